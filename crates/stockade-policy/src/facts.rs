@@ -1,0 +1,106 @@
+//! What is true of this machine and this caller, as a value.
+//!
+//! The engine fills it by system calls; the compiler only reads it. Anything
+//! that could not be determined says so, so that no plan rests on a guess.
+
+use std::collections::BTreeMap;
+
+use crate::path::AbsolutePath;
+
+/// Processor architecture, which decides system call numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    X86_64,
+    Aarch64,
+}
+
+/// Whether the machine can do something, and if not, why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ability {
+    Yes,
+    No { reason: String, remedy: String },
+}
+
+/// Control groups that this process may use for a child.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlGroups {
+    /// Directory of a delegated cgroup v2 subtree and the controllers that
+    /// can be enabled in it.
+    V2 { directory: AbsolutePath, controllers: Vec<String> },
+    /// Per controller (`memory`, `pids`, `cpu`) the directory of this
+    /// process's own v1 group, in which it may make children.
+    V1 { directories: BTreeMap<String, AbsolutePath> },
+    None { reason: String, remedy: String },
+}
+
+/// What a path is, without following a final link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PathKind {
+    Directory,
+    File,
+    /// A link and the bytes that it holds.
+    Symlink { target: Vec<u8> },
+    Socket,
+    Other,
+}
+
+/// One path that the policy mentions, as found on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathFact {
+    pub kind: PathKind,
+    /// The path with every link resolved; equal to the key when no component
+    /// is a link. `None` for a dangling link.
+    pub resolved: Option<AbsolutePath>,
+    /// Kind of what `resolved` names.
+    pub resolved_kind: Option<PathKind>,
+    /// Owner of the path itself.
+    pub uid: u32,
+    pub gid: u32,
+    /// Permission bits (the low twelve of `st_mode`).
+    pub mode: u32,
+}
+
+/// Everything that compiling a policy may depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    pub architecture: Architecture,
+    /// Kernel release, major and minor.
+    pub kernel: (u32, u32),
+    /// Landlock ABI (landlock(7)); 0 when the kernel has none.
+    pub landlock_abi: u32,
+    pub user_namespaces: Ability,
+    pub control_groups: ControlGroups,
+    pub uid: u32,
+    pub gid: u32,
+    /// Whether the caller may map every id into a new user namespace
+    /// (CAP_SETUID and CAP_SETGID, user_namespaces(7)).
+    pub maps_every_id: bool,
+    /// The caller's home directory with links resolved.
+    pub home: AbsolutePath,
+    pub user_name: String,
+    /// The caller's umask, low nine bits.
+    pub umask: u32,
+    pub memory_total_bytes: u64,
+    /// Processors that this process may run on (sched_getaffinity(2)).
+    pub processors: Vec<u32>,
+    /// Hard limit of open files (getrlimit(2)).
+    pub open_files_max: u64,
+    /// The caller's environment.
+    pub environment: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Paths that the policy asked about; a path that is not here does not
+    /// exist.
+    pub paths: BTreeMap<AbsolutePath, PathFact>,
+    /// Places below writable grants that a `hide` pattern matched.
+    pub hidden: Vec<HiddenMatch>,
+    /// Unix sockets on which a process outside listens, below a grant.
+    pub sockets: Vec<AbsolutePath>,
+}
+
+/// One existing path that a `hide` pattern matched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HiddenMatch {
+    pub path: AbsolutePath,
+    pub directory: bool,
+    /// Index of the pattern in the policy.
+    pub pattern: usize,
+}

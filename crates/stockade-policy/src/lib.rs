@@ -1,0 +1,13 @@
+//! Policy, decisions and plans of Stockade, as pure values.
+//!
+//! Data flows one way: a document is parsed and validated into a policy,
+//! policy and [`facts`] are compiled into a [`plan`], and the plan is lowered
+//! into what the kernel understands. Nothing here reads a file, a clock or the
+//! environment: the caller hands all of it in as values, so the same input
+//! always gives the same plan and the same digest.
+
+pub mod facts;
+pub mod guarantee;
+pub mod path;
+pub mod plan;
+pub mod policy;

@@ -1,0 +1,195 @@
+//! Absolute paths as bytes: the only form in which a path enters a plan.
+//!
+//! A path on Linux is any bytes but NUL; turning it into a string would lose
+//! names that are not UTF-8, so nothing here does.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Longest path that the kernel takes, its terminating NUL included
+/// (`PATH_MAX`, limits.h).
+pub const PATH_BYTES_MAX: usize = 4096;
+
+/// An absolute path without `.`, `..`, empty components or NUL.
+///
+/// The form is lexical: nothing is looked up, so no link can steer it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AbsolutePath(Vec<u8>);
+
+/// Why bytes are not an [`AbsolutePath`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    #[error("the path is empty")]
+    Empty,
+    #[error("the path is not absolute")]
+    Relative,
+    #[error("the path contains a NUL byte")]
+    Nul,
+    #[error("the path contains `..`")]
+    Parent,
+    #[error("the path is longer than {PATH_BYTES_MAX} bytes")]
+    TooLong,
+}
+
+impl AbsolutePath {
+    /// The root directory.
+    pub fn root() -> Self {
+        Self(b"/".to_vec())
+    }
+
+    /// Takes an absolute path; `.` and repeated slashes are removed, `..` is
+    /// refused because what it means depends on links.
+    pub fn parse(bytes: impl AsRef<[u8]>) -> Result<Self, PathError> {
+        let bytes = bytes.as_ref();
+        match bytes.first() {
+            None => return Err(PathError::Empty),
+            Some(b'/') => {}
+            Some(_) => return Err(PathError::Relative),
+        }
+        Self::root().join(bytes)
+    }
+
+    /// Appends a relative path (leading slashes are ignored) under the same
+    /// rules as [`AbsolutePath::parse`].
+    pub fn join(&self, relative: impl AsRef<[u8]>) -> Result<Self, PathError> {
+        let mut joined = self.0.clone();
+        for component in relative.as_ref().split(|&byte| byte == b'/') {
+            match component {
+                b"" | b"." => continue,
+                b".." => return Err(PathError::Parent),
+                _ if component.contains(&0) => return Err(PathError::Nul),
+                _ => {
+                    if joined.last() != Some(&b'/') {
+                        joined.push(b'/');
+                    }
+                    joined.extend_from_slice(component);
+                }
+            }
+        }
+        if joined.len() >= PATH_BYTES_MAX {
+            return Err(PathError::TooLong);
+        }
+        Ok(Self(joined))
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.0))
+    }
+
+    pub fn is_root(&self) -> bool {
+        self.0 == b"/"
+    }
+
+    /// The components from the root down.
+    pub fn components(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.split(|&byte| byte == b'/').filter(|component| !component.is_empty())
+    }
+
+    /// The directory that holds this path; `None` for the root.
+    pub fn parent(&self) -> Option<Self> {
+        if self.is_root() {
+            return None;
+        }
+        let cut = self.0.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+        Some(Self(self.0[..cut.max(1)].to_vec()))
+    }
+
+    /// The last component; `None` for the root.
+    pub fn file_name(&self) -> Option<&[u8]> {
+        self.components().last()
+    }
+
+    /// Whether this path is `base` or lies below it.
+    pub fn is_within(&self, base: &Self) -> bool {
+        base.is_root()
+            || self.0 == base.0
+            || (self.0.starts_with(&base.0) && self.0.get(base.0.len()) == Some(&b'/'))
+    }
+
+    /// The part below `base`, without a leading slash; empty for `base`
+    /// itself, `None` when the path lies elsewhere.
+    pub fn relative_to(&self, base: &Self) -> Option<&[u8]> {
+        if !self.is_within(base) {
+            return None;
+        }
+        let tail = &self.0[base.0.len()..];
+        Some(tail.strip_prefix(b"/").unwrap_or(tail))
+    }
+}
+
+/// Text for people and JSON: bytes that are not printable UTF-8 appear as
+/// `\xNN`, so that a name can never forge a line of output.
+pub fn printable(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
+                text.extend(character.escape_default());
+            } else {
+                text.push(character);
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
+impl fmt::Display for AbsolutePath {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&printable(&self.0))
+    }
+}
+
+impl fmt::Debug for AbsolutePath {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?}", printable(&self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parse_normalises_without_looking_anything_up() {
+        let path = AbsolutePath::parse("//a/./b//c/").unwrap();
+        assert_eq!(path.as_bytes(), b"/a/b/c");
+        assert_eq!(path.parent().unwrap().as_bytes(), b"/a/b");
+        assert_eq!(AbsolutePath::parse("/").unwrap(), AbsolutePath::root());
+        assert_eq!(AbsolutePath::parse("/a").unwrap().parent(), Some(AbsolutePath::root()));
+    }
+
+    #[test]
+    fn parse_refuses_what_depends_on_links_or_cannot_be_a_path() {
+        for (bytes, error) in [
+            (&b""[..], PathError::Empty),
+            (b"a", PathError::Relative),
+            (b"/a/../b", PathError::Parent),
+            (b"/a\0b", PathError::Nul),
+        ] {
+            assert_eq!(AbsolutePath::parse(bytes), Err(error));
+        }
+        assert_eq!(AbsolutePath::parse(format!("/{}", "x".repeat(5000))), Err(PathError::TooLong));
+    }
+
+    #[test]
+    fn within_is_by_component_not_by_prefix() {
+        let base = AbsolutePath::parse("/home/u").unwrap();
+        assert!(AbsolutePath::parse("/home/u/x").unwrap().is_within(&base));
+        assert!(!AbsolutePath::parse("/home/user").unwrap().is_within(&base));
+        assert_eq!(AbsolutePath::parse("/home/u/x/y").unwrap().relative_to(&base), Some(&b"x/y"[..]));
+    }
+
+    #[test]
+    fn printable_escapes_what_could_forge_output() {
+        assert_eq!(printable(b"a\nb\xff\x1b[31m"), "a\\nb\\xff\\u{1b}[31m");
+    }
+}

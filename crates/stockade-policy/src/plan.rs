@@ -1,0 +1,256 @@
+//! The plan: a policy compiled for one command on this machine.
+//!
+//! It is complete (whoever applies it needs nothing else), printable, and has
+//! a digest. `explain`, `test`, enforcement and the log all read this value.
+
+use crate::guarantee::Guarantee;
+use crate::path::AbsolutePath;
+
+/// How a guarantee's mechanism is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Namespaces, a private view, Landlock and seccomp.
+    Namespaces,
+    /// Landlock and seccomp alone, for machines without user namespaces; used
+    /// only when the policy names it.
+    LandlockOnly,
+}
+
+/// What to run and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// At least one element; bytes, passed on as they are.
+    pub argv: Vec<Vec<u8>>,
+    pub directory: AbsolutePath,
+    /// The complete environment inside, sorted by name.
+    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// What a path in the view may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Read, list and execute.
+    Read,
+    /// Also create, change and remove.
+    Write,
+}
+
+/// Where a rule was written; shown with every decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Stable id, for example `filesystem.write[0]` or `credential.ssh`.
+    pub id: String,
+    /// Layer and line, for example `stockade.toml:7` or `built-in`.
+    pub origin: String,
+    /// Why the rule is there.
+    pub reason: String,
+}
+
+/// One granted or private part of the view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Path inside, which is also the path outside unless `private`.
+    pub path: AbsolutePath,
+    pub access: Access,
+    /// The content is this run's own: nothing of the host's is visible there.
+    pub private: bool,
+    pub rule: Rule,
+}
+
+/// One path that is taken away again below a grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mask {
+    pub path: AbsolutePath,
+    pub directory: bool,
+    pub rule: Rule,
+}
+
+/// One action. The supervisor performs those before the gate that need the
+/// outside; the launcher performs the rest, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Stable name, for example `view.bind /usr`.
+    pub name: String,
+    pub action: Action,
+    /// The guarantees that rest on this step.
+    pub holds: Vec<Guarantee>,
+}
+
+/// What a step does. Paths are inside the new view unless called `source`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    // Performed by the supervisor.
+    /// clone3(2) into new user, mount, pid, ipc, uts, cgroup and network
+    /// namespaces.
+    CloneNamespaces,
+    /// Fork without namespaces (the Landlock-only form).
+    Fork,
+    /// Write the id maps. `every_id` maps all ids onto themselves, else only
+    /// the caller's.
+    MapIds { every_id: bool },
+    /// Make a control group with these limits and put the launcher into it.
+    JoinControlGroup,
+    /// Standard streams become pipes or a private terminal.
+    PrivateStreams,
+
+    // Performed by the launcher.
+    /// Die with the supervisor (PR_SET_PDEATHSIG and an end-of-file on the
+    /// control socket).
+    TieToSupervisor,
+    /// Close all but the listed descriptors; empty environment and arguments
+    /// of the launcher itself.
+    ScrubLauncher,
+    /// PR_SET_DUMPABLE 0 for the launcher.
+    NotDumpable,
+    /// Compare namespaces with the supervisor's: each must differ.
+    VerifyNamespaces,
+    /// Bring up `lo` in the private network namespace.
+    LoopbackUp,
+    /// Make all mounts private, then a fresh tmpfs as the new root.
+    NewRoot,
+    /// One tmpfs that backs all private directories.
+    PrivateStorage { bytes: u64, inodes: u64 },
+    /// A directory of the root tmpfs, only to hold mount points.
+    Directory { path: AbsolutePath, mode: u32 },
+    Symlink { path: AbsolutePath, target: Vec<u8> },
+    /// A regular file in the private storage with this content.
+    File { path: AbsolutePath, content: Vec<u8>, mode: u32, writable: bool },
+    /// A directory of the private storage, mounted at `path`.
+    PrivateDirectory { path: AbsolutePath, mode: u32 },
+    /// Mount `source` of the host, with everything mounted below it.
+    Bind { source: AbsolutePath, path: AbsolutePath, access: Access, directory: bool },
+    /// A private copy, owned by the caller, of small files of the host that
+    /// programs refuse when their owner has no id inside (OpenSSH).
+    Copy { source: AbsolutePath, path: AbsolutePath, bytes_max: u64 },
+    /// A device node of the host: null, zero, full, random, urandom, tty.
+    Device { name: String },
+    /// A new devpts instance at /dev/pts.
+    Terminals,
+    /// A new procfs at /proc; `writable` only for nested sandboxes.
+    Proc { writable: bool },
+    /// Cover files and directories with an empty one that nobody may open.
+    Masks { paths: Vec<MaskPath> },
+    /// Make the new root the root, and drop the old one.
+    EnterRoot,
+    /// chdir(2) into the command's directory; it must exist inside.
+    EnterDirectory { path: AbsolutePath },
+    ResourceLimits { limits: Vec<ResourceLimit> },
+    Processors { processors: Vec<u32> },
+    /// user.max_user_namespaces = 0 in the new user namespace.
+    NoNestedNamespaces,
+    NoNewPrivileges,
+    Landlock(Landlock),
+    DropCapabilities,
+    /// Program of `struct sock_filter` (seccomp(2)).
+    Seccomp { program: Vec<Instruction> },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaskPath {
+    pub path: AbsolutePath,
+    pub directory: bool,
+    /// Fail when the path is missing; else a missing path is skipped.
+    pub required: bool,
+}
+
+/// One resource limit (setrlimit(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResourceLimit {
+    pub resource: Resource,
+    pub soft: u64,
+    pub hard: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    Core,
+    Cpu,
+    Data,
+    FileSize,
+    OpenFiles,
+    Processes,
+}
+
+/// Landlock ruleset (landlock(7)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Landlock {
+    pub handled_fs: u64,
+    pub handled_net: u64,
+    pub scoped: u64,
+    pub rules: Vec<LandlockRule>,
+}
+
+/// Rights below one path of the view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LandlockRule {
+    pub path: AbsolutePath,
+    pub allowed: u64,
+}
+
+/// `struct sock_filter` of linux/filter.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    pub code: u16,
+    pub jump_true: u8,
+    pub jump_false: u8,
+    pub operand: u32,
+}
+
+/// How a guarantee fares under this plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Held; `by` names the mechanisms, `steps` indexes those that must show
+    /// evidence.
+    Held { by: String, steps: Vec<usize> },
+    /// Weakened by name in the policy, or not held in full on this machine.
+    Partial { by: String, lost: String, steps: Vec<usize> },
+    /// Not part of this plan, and why (a wall or a feature that it needs).
+    NotHeld { because: String },
+}
+
+/// Numbers that the run is held to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub memory_bytes: Option<u64>,
+    pub processes: Option<u64>,
+    /// Hundredths of a processor; affinity is rounded up.
+    pub cpu_percent: Option<u32>,
+    pub cpu_seconds: Option<u64>,
+    pub wall_time_ms: Option<u64>,
+    pub open_files: Option<u64>,
+    pub file_bytes: Option<u64>,
+    pub disk_bytes: u64,
+    pub disk_inodes: u64,
+    /// Held by control groups (exact) or by rlimits and a watchdog.
+    pub exact: bool,
+}
+
+/// A policy compiled for one command on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub form: Form,
+    pub command: Command,
+    pub workspace: AbsolutePath,
+    pub uid: u32,
+    pub gid: u32,
+    pub umask: u32,
+    pub grants: Vec<Grant>,
+    pub masks: Vec<Mask>,
+    pub limits: Limits,
+    pub nested_sandbox: bool,
+    pub steps: Vec<Step>,
+    pub guarantees: Vec<(Guarantee, Hold)>,
+    /// What the user weakened by name, or what this machine cannot hold in
+    /// full: printed at each run when not empty.
+    pub notes: Vec<String>,
+}
+
+/// A guarantee that was demanded and cannot be kept here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{guarantee} cannot be kept by the {wall} wall: {reason}\n  remedy: {remedy}")]
+pub struct Unenforceable {
+    pub guarantee: Guarantee,
+    pub wall: &'static str,
+    pub reason: String,
+    pub remedy: String,
+}

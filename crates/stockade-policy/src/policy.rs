@@ -1,0 +1,84 @@
+//! The validated policy: what the user allows, after all layers are merged.
+//!
+//! A value of this type has no unknown keys, no unresolved relative path and
+//! no contradiction left; only [`crate::document`] and the merge build one.
+
+use crate::guarantee::Guarantee;
+use crate::path::AbsolutePath;
+use crate::plan::{Form, Rule};
+
+/// What the user allows, merged from all layers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    pub form: Form,
+    /// The project directory, links resolved.
+    pub workspace: AbsolutePath,
+    pub write: Vec<PathGrant>,
+    pub read: Vec<PathGrant>,
+    pub hide: Vec<HidePattern>,
+    /// Tools that bring their own sandbox (Chromium, bubblewrap) may make
+    /// namespaces inside.
+    pub nested_sandbox: Option<Rule>,
+    /// Names, or prefixes ending in `*`, of variables that enter.
+    pub environment_pass: Vec<(String, Rule)>,
+    pub environment_set: Vec<(String, String, Rule)>,
+    /// Hosts that may be reached, as written; empty denies all.
+    pub network_allow: Vec<(String, Rule)>,
+    pub limits: LimitDemands,
+    /// Guarantees of which the user accepts, by name, less than all.
+    pub weaken: Vec<(Guarantee, Rule)>,
+}
+
+/// A path or a named set that is granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathGrant {
+    pub target: GrantTarget,
+    pub rule: Rule,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrantTarget {
+    Path(AbsolutePath),
+    Set(NamedSet),
+}
+
+/// Sets of paths that are found on the machine (module `sets`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NamedSet {
+    /// /usr, /etc and what else programs need to start.
+    System,
+    /// Rust, Node, Python, Go and Java as installed for this user.
+    Toolchains,
+}
+
+/// A glob that takes paths below writable and readable grants away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HidePattern {
+    /// Relative to the workspace, `*`, `?`, `[..]` and `**` as in gitignore.
+    pub pattern: String,
+    pub rule: Rule,
+}
+
+/// Limits as demanded; `None` takes the default that `compile` states.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitDemands {
+    pub memory: Option<(Amount, Rule)>,
+    pub processes: Option<(u64, Rule)>,
+    /// Hundredths of a processor.
+    pub cpu_percent: Option<(u32, Rule)>,
+    pub cpu_seconds: Option<(u64, Rule)>,
+    pub wall_time_ms: Option<(u64, Rule)>,
+    pub open_files: Option<(u64, Rule)>,
+    pub file_bytes: Option<(u64, Rule)>,
+    pub disk_bytes: Option<(u64, Rule)>,
+    /// Refuse to run when a limit would only be held by sampling.
+    pub exact: Option<Rule>,
+}
+
+/// Bytes, or a share of the machine's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    Bytes(u64),
+    /// 1 to 100.
+    PercentOfMachine(u8),
+}
