@@ -1,1 +1,133 @@
-//! placeholder
+//! Applies a plan inside fresh namespaces, proves each step and runs the
+//! command.
+//!
+//! The launcher is the first process of a sandbox. It is single-threaded and
+//! straight-line: take the assignment, apply the steps in order, collect
+//! evidence, wait at the gate, run the command, and stay as its init until it
+//! ends. It knows nothing of policy files, HTTP or async runtimes.
+
+mod init;
+mod steps;
+mod view;
+pub mod wire;
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use stockade_sys::process;
+use stockade_sys::rustix::net::{
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg,
+};
+use wire::{Assignment, Report, Request};
+
+/// What a launcher tells its caller's shell when it fails before it could
+/// send a report; the supervisor sees the closed control socket first.
+const EXIT_LAUNCHER_FAILED: i32 = 125;
+
+/// A failed step: which, and the kernel's error.
+struct Failure {
+    index: u32,
+    error: io::Error,
+    detail: String,
+}
+
+/// Runs the launcher in a freshly forked child and never returns.
+///
+/// `assignment` is the encoded form; `control` the child's end of a
+/// `SOCK_SEQPACKET` pair. Descriptors named in the assignment's streams must
+/// be open.
+pub fn launch(control: OwnedFd, assignment: &[u8]) -> ! {
+    let code = match run(control.as_fd(), assignment) {
+        Ok(()) => 0,
+        Err(_) => EXIT_LAUNCHER_FAILED,
+    };
+    process::exit_now(code)
+}
+
+fn run(control: BorrowedFd<'_>, assignment: &[u8]) -> io::Result<()> {
+    stockade_sys::signal::block_all()?;
+    let assignment = Assignment::decode(assignment).map_err(io::Error::other)?;
+    expect(control, Request::Begin)?;
+    let mut launcher = steps::Launcher::new(control, &assignment);
+    let mut evidence = Vec::with_capacity(assignment.steps.len());
+    for step in &assignment.steps {
+        match launcher.apply(step) {
+            Ok(detail) => evidence.push(wire::Evidence {
+                index: step.index,
+                detail,
+            }),
+            Err(failure) => {
+                return send(
+                    control,
+                    &Report::StepFailed {
+                        index: failure.index,
+                        errno: failure.error.raw_os_error().unwrap_or(0),
+                        detail: describe(&failure),
+                    },
+                    None,
+                );
+            }
+        }
+    }
+    let master = launcher.take_terminal_master();
+    send(
+        control,
+        &Report::Ready { evidence },
+        master.as_ref().map(OwnedFd::as_fd),
+    )?;
+    let terminal = launcher.take_terminal();
+    drop(master);
+    expect(control, Request::Go)?;
+    init::run(control, &assignment, terminal)
+}
+
+fn describe(failure: &Failure) -> String {
+    if failure.detail.is_empty() {
+        failure.error.to_string()
+    } else {
+        format!("{}: {}", failure.detail, failure.error)
+    }
+}
+
+/// Waits for one request and fails unless it is the expected one.
+fn expect(control: BorrowedFd<'_>, expected: Request) -> io::Result<()> {
+    match receive(control)? {
+        Some(request) if request == expected => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Receives one request; `None` when the supervisor is gone.
+fn receive(control: BorrowedFd<'_>) -> io::Result<Option<Request>> {
+    let mut buffer = [0u8; 256];
+    let (length, _) = recv(control, &mut buffer[..], RecvFlags::empty())?;
+    if length == 0 {
+        return Ok(None);
+    }
+    wire::decode(&buffer[..length])
+        .map(Some)
+        .map_err(io::Error::other)
+}
+
+fn send(
+    control: BorrowedFd<'_>,
+    report: &Report,
+    attached: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let bytes = wire::encode_message(report).map_err(io::Error::other)?;
+    let mut space = [MaybeUninit::uninit(); stockade_sys::rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let attached = attached.map(|fd| [fd]);
+    if let Some(descriptors) = &attached {
+        let fits = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+        debug_assert!(fits, "the buffer has room for one descriptor");
+    }
+    sendmsg(
+        control,
+        &[io::IoSlice::new(&bytes)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
+    Ok(())
+}

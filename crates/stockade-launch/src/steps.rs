@@ -1,0 +1,365 @@
+//! The steps of the launcher that do not build the view, and their evidence.
+//!
+//! Evidence is an observation of the effect, not of the call: a limit is read
+//! back, a refused call is made and refused, a namespace is compared.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use stockade_sys::rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2, stat};
+use stockade_sys::rustix::process::{
+    DumpableBehavior, Resource, Rlimit, Signal, chdir, dumpable_behavior, fchdir, getrlimit,
+    set_dumpable_behavior, set_parent_process_death_signal, setrlimit,
+};
+use stockade_sys::rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, CpuSet, capabilities,
+    capability_is_in_bounding_set, clear_ambient_capability_set, no_new_privs,
+    remove_capability_from_bounding_set, sched_getaffinity, sched_setaffinity, set_capabilities,
+    set_capabilities_secure_bits, set_no_new_privs,
+};
+use stockade_sys::{landlock, network, process, seccomp};
+
+use crate::Failure;
+use crate::view::View;
+use crate::wire::{Action, Assignment, NAMESPACES, NamespaceIds, Step, Stream};
+
+/// State that steps hand on to later steps.
+pub(crate) struct Launcher<'a> {
+    control: BorrowedFd<'a>,
+    assignment: &'a Assignment,
+    view: View,
+}
+
+impl<'a> Launcher<'a> {
+    pub(crate) fn new(control: BorrowedFd<'a>, assignment: &'a Assignment) -> Self {
+        Self {
+            control,
+            assignment,
+            view: View::default(),
+        }
+    }
+
+    /// Applies one step and returns what shows that it took effect.
+    pub(crate) fn apply(&mut self, step: &Step) -> Result<String, Failure> {
+        let failure = |error| Failure {
+            index: step.index,
+            error,
+            detail: String::new(),
+        };
+        if self.assignment.fail_at == Some(step.index) {
+            let error = io::Error::from_raw_os_error(
+                stockade_sys::rustix::io::Errno::CANCELED.raw_os_error(),
+            );
+            return Err(Failure {
+                detail: "made to fail by --fail-step".into(),
+                ..failure(error)
+            });
+        }
+        self.perform(&step.action).map_err(failure)
+    }
+
+    pub(crate) fn take_terminal_master(&mut self) -> Option<OwnedFd> {
+        self.view.terminal_master.take()
+    }
+
+    pub(crate) fn take_terminal(&mut self) -> Option<OwnedFd> {
+        self.view.terminal.take()
+    }
+
+    fn perform(&mut self, action: &Action) -> io::Result<String> {
+        match action {
+            Action::TieToSupervisor => tie_to_supervisor(self.control),
+            Action::ScrubLauncher => self.scrub(),
+            Action::NotDumpable => not_dumpable(),
+            Action::VerifyNamespaces { outside } => verify_namespaces(outside),
+            Action::LoopbackUp => network::loopback_up().map(|()| "lo is up".into()),
+            Action::EnterDirectory { path } => enter_directory(path),
+            Action::ResourceLimits { limits } => resource_limits(limits),
+            Action::Processors { processors } => keep_to_processors(processors),
+            Action::NoNestedNamespaces => no_nested_namespaces(),
+            Action::NoNewPrivileges => no_new_privileges(),
+            Action::DropCapabilities => drop_capabilities(),
+            Action::Landlock {
+                filesystem,
+                network,
+                scoped,
+                rules,
+            } => {
+                let handled = landlock::Handled {
+                    filesystem: *filesystem,
+                    network: *network,
+                    scoped: *scoped,
+                };
+                restrict(handled, rules, self.view.take_old_root())
+            }
+            Action::Seccomp { program } => filter(program),
+            view_step => {
+                let terminal = self.assignment.streams.contains(&Stream::Terminal);
+                self.view.apply(view_step, terminal)
+            }
+        }
+    }
+
+    /// Keeps the control socket and the command's streams, closes the rest,
+    /// and empties what /proc shows of this process.
+    fn scrub(&mut self) -> io::Result<String> {
+        let streams: Vec<i32> = self
+            .assignment
+            .streams
+            .iter()
+            .filter_map(|stream| match stream {
+                Stream::Descriptor(number) => Some(*number),
+                _ => None,
+            })
+            .collect();
+        process::close_descriptors_but(&streams, self.control)?;
+        process::scrub_arguments(c"stockade-init");
+        Ok(format!(
+            "{} descriptors kept, no environment",
+            streams.len() + 1
+        ))
+    }
+}
+
+fn tie_to_supervisor(control: BorrowedFd<'_>) -> io::Result<String> {
+    use stockade_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The supervisor may have died before the call above. Then its end of the
+    // socket is closed, which shows at once.
+    let mut descriptors = [PollFd::new(&control, PollFlags::empty())];
+    poll(
+        &mut descriptors,
+        Some(&Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        }),
+    )?;
+    if descriptors[0]
+        .revents()
+        .intersects(PollFlags::HUP | PollFlags::ERR)
+    {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    }
+    Ok("SIGKILL when the supervisor dies".into())
+}
+
+fn not_dumpable() -> io::Result<String> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    match dumpable_behavior()? {
+        DumpableBehavior::NotDumpable => Ok("PR_GET_DUMPABLE is 0".into()),
+        _ => Err(io::ErrorKind::PermissionDenied.into()),
+    }
+}
+
+fn verify_namespaces(outside: &NamespaceIds) -> io::Result<String> {
+    for (name, &id) in NAMESPACES.iter().zip(outside) {
+        if stat(format!("/proc/self/ns/{name}"))?.st_ino == id {
+            return Err(io::Error::other(format!(
+                "the {name} namespace is the host's"
+            )));
+        }
+    }
+    let pid = std::process::id();
+    if pid != 1 {
+        return Err(io::Error::other(format!(
+            "the launcher is process {pid}, not 1"
+        )));
+    }
+    Ok(format!(
+        "{} differ from the supervisor's",
+        NAMESPACES.join(", ")
+    ))
+}
+
+fn enter_directory(path: &[u8]) -> io::Result<String> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let root = openat(stockade_sys::rustix::fs::CWD, "/", flags, Mode::empty())?;
+    let directory = openat2(root, path, flags, Mode::empty(), resolve)?;
+    fchdir(directory)?;
+    Ok("entered without following a link".into())
+}
+
+/// Resource numbers on the wire; both sides share this table.
+fn resource(number: u8) -> io::Result<Resource> {
+    Ok(match number {
+        0 => Resource::Core,
+        1 => Resource::Cpu,
+        2 => Resource::Data,
+        3 => Resource::Fsize,
+        4 => Resource::Nofile,
+        5 => Resource::Nproc,
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    })
+}
+
+fn resource_limits(limits: &[(u8, u64, u64)]) -> io::Result<String> {
+    for &(number, soft, hard) in limits {
+        let resource = resource(number)?;
+        let wanted = Rlimit {
+            current: Some(soft),
+            maximum: Some(hard),
+        };
+        setrlimit(resource, wanted)?;
+        if getrlimit(resource) != wanted {
+            return Err(io::Error::other("a limit reads back differently"));
+        }
+    }
+    Ok(format!("{} limits read back as set", limits.len()))
+}
+
+fn keep_to_processors(processors: &[u32]) -> io::Result<String> {
+    let mut wanted = CpuSet::new();
+    for &processor in processors {
+        if processor as usize >= CpuSet::MAX_CPU {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        wanted.set(processor as usize);
+    }
+    sched_setaffinity(None, &wanted)?;
+    let count = sched_getaffinity(None)?.count();
+    if count as usize > processors.len() {
+        return Err(io::Error::other("more processors than set"));
+    }
+    Ok(format!("{count} processors"))
+}
+
+fn no_nested_namespaces() -> io::Result<String> {
+    let value = std::fs::read("/proc/sys/user/max_user_namespaces")?;
+    match value.as_slice() {
+        b"0\n" => Ok("user.max_user_namespaces is 0".into()),
+        _ => Err(io::Error::other("user.max_user_namespaces is not 0")),
+    }
+}
+
+fn no_new_privileges() -> io::Result<String> {
+    set_no_new_privs(true)?;
+    if no_new_privs()? {
+        Ok("PR_GET_NO_NEW_PRIVS is 1".into())
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
+fn drop_capabilities() -> io::Result<String> {
+    // Without these bits a process with user id 0 would gain what the bounding
+    // set still allows at each exec; they also keep ambient ones from coming.
+    // They can only be set with CAP_SETPCAP, so outside a user namespace of
+    // one's own (the Landlock-only form) an ordinary user has none to drop.
+    if capabilities(None)?
+        .effective
+        .contains(CapabilitySet::SETPCAP)
+    {
+        set_capabilities_secure_bits(
+            CapabilitiesSecureBits::NO_ROOT
+                | CapabilitiesSecureBits::NO_ROOT_LOCKED
+                | CapabilitiesSecureBits::KEEP_CAPS_LOCKED
+                | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+                | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED,
+        )?;
+        for bit in 0..64 {
+            let one = CapabilitySet::from_bits_retain(1 << bit);
+            match capability_is_in_bounding_set(one) {
+                Ok(true) => remove_capability_from_bounding_set(one)?,
+                Ok(false) => {}
+                // The first number that the kernel does not know ends the list.
+                Err(_) => break,
+            }
+        }
+    }
+    clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets {
+        effective: none,
+        permitted: none,
+        inheritable: none,
+    };
+    set_capabilities(None, sets)?;
+    if capabilities(None)? == sets {
+        Ok("effective, permitted, inheritable, ambient and bounding sets are empty".into())
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
+fn restrict(
+    handled: landlock::Handled,
+    rules: &[(Vec<u8>, u64)],
+    old_root: Option<OwnedFd>,
+) -> io::Result<String> {
+    let ruleset = landlock::Ruleset::new(handled)?;
+    for (path, rights) in rules {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let target = openat(
+            stockade_sys::rustix::fs::CWD,
+            path.as_slice(),
+            flags,
+            Mode::empty(),
+        )
+        .map_err(|error| named(error.into(), path))?;
+        ruleset
+            .allow(target.as_fd(), *rights)
+            .map_err(|error| named(error, path))?;
+    }
+    ruleset.restrict_self()?;
+    if handled.filesystem == 0 {
+        return Ok("scopes only".into());
+    }
+    // The host's root, opened before the view replaced it, proves the rules:
+    // it is outside all of them.
+    let outside = old_root.ok_or_else(|| io::Error::other("no outside directory to try"))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match openat(outside, ".", flags, Mode::empty()) {
+        Err(error) if error == stockade_sys::rustix::io::Errno::ACCESS => Ok(format!(
+            "{} rules; a path outside them was refused",
+            rules.len()
+        )),
+        Err(error) => Err(error.into()),
+        Ok(_) => Err(io::Error::other("a path outside the rules could be opened")),
+    }
+}
+
+fn filter(program: &[(u16, u8, u8, u32)]) -> io::Result<String> {
+    let program: Vec<seccomp::Instruction> = program
+        .iter()
+        .map(
+            |&(code, jump_true, jump_false, operand)| seccomp::Instruction {
+                code,
+                jump_true,
+                jump_false,
+                operand,
+            },
+        )
+        .collect();
+    seccomp::install(&program)?;
+    let answer = seccomp::refused_call();
+    let refused = [
+        stockade_sys::rustix::io::Errno::NOSYS.raw_os_error(),
+        stockade_sys::rustix::io::Errno::PERM.raw_os_error(),
+    ];
+    if seccomp::is_filtered()
+        && answer
+            .raw_os_error()
+            .is_some_and(|code| refused.contains(&code))
+    {
+        Ok(format!(
+            "{} instructions; keyctl was refused",
+            program.len()
+        ))
+    } else {
+        Err(io::Error::other("the filter is not in force"))
+    }
+}
+
+/// Adds the path that an error is about.
+pub(crate) fn named(error: io::Error, path: &[u8]) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        format!("{}: {error}", String::from_utf8_lossy(path)),
+    )
+}
+
+/// The process's own root, for callers that must not look a path up.
+pub(crate) fn go_to_root() -> io::Result<()> {
+    Ok(chdir("/")?)
+}

@@ -1,0 +1,648 @@
+//! The steps that build the view: a fresh tmpfs as root, and on it only what
+//! the plan names, put there with the new mount API.
+//!
+//! Every path is resolved by openat2(2) without following a link, so nothing
+//! that an earlier run left in the workspace can steer where a mount lands.
+//! A missing mount point is made only on the launcher's own tmpfs; on a
+//! directory of the host it is an error, never a placeholder.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use stockade_sys::mount::{self, Attributes, Reach};
+use stockade_sys::rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags, fchmod, fstat, fstatvfs,
+    mkdirat, openat, openat2, symlinkat, unlinkat,
+};
+use stockade_sys::rustix::io::Errno;
+use stockade_sys::rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
+};
+use stockade_sys::rustix::process::{fchdir, pivot_root};
+use stockade_sys::terminal;
+
+use crate::steps::{go_to_root, named};
+use crate::wire::{Action, MaskPath};
+
+/// Holds the private storage while the view is built; gone before the gate.
+const WORK: &str = ".stockade";
+/// How many files `Copy` copies at most.
+const COPY_FILES_MAX: usize = 256;
+
+/// The view under construction.
+#[derive(Default)]
+pub(crate) struct View {
+    /// The new root's tmpfs.
+    root: Option<OwnedFd>,
+    /// The tmpfs behind all private directories.
+    storage: Option<OwnedFd>,
+    /// Read-only mounts of an empty file and an empty directory.
+    mask_sources: Option<(OwnedFd, OwnedFd)>,
+    /// The host's root: kept until Landlock has shown that it refuses it.
+    old_root: Option<OwnedFd>,
+    stored: u32,
+    pub(crate) terminal_master: Option<OwnedFd>,
+    pub(crate) terminal: Option<OwnedFd>,
+}
+
+impl View {
+    /// Performs one view step; `with_terminal` opens a private terminal as
+    /// soon as there are terminals.
+    pub(crate) fn apply(&mut self, action: &Action, with_terminal: bool) -> io::Result<String> {
+        match action {
+            Action::NewRoot => self.new_root(),
+            Action::PrivateStorage { bytes, inodes } => self.private_storage(*bytes, *inodes),
+            Action::Directory { path, mode } => self.directory(path, *mode),
+            Action::Symlink { path, target } => self.symlink(path, target),
+            Action::File {
+                path,
+                content,
+                mode,
+                writable,
+            } => self.file(path, content, *mode, *writable),
+            Action::PrivateDirectory { path, mode } => self.private_directory(path, *mode),
+            Action::Bind {
+                source,
+                path,
+                writable,
+                directory,
+            } => self.bind(source, path, *writable, *directory),
+            Action::Copy {
+                source,
+                path,
+                bytes_max,
+            } => self.copy(source, path, *bytes_max),
+            Action::Device { name } => self.device(name),
+            Action::Terminals => self.terminals(with_terminal),
+            Action::Proc {
+                writable,
+                nested_namespaces,
+            } => self.proc(*writable, *nested_namespaces),
+            Action::Masks { paths } => self.masks(paths),
+            Action::EnterRoot => self.enter_root(),
+            _ => Err(io::Error::from(io::ErrorKind::InvalidInput)),
+        }
+    }
+
+    /// The host's root, if the view was entered; the caller closes it.
+    pub(crate) fn take_old_root(&mut self) -> Option<OwnedFd> {
+        self.old_root
+            .take()
+            .or_else(|| open_host(b"/", OFlags::DIRECTORY).ok())
+    }
+
+    fn root(&self) -> io::Result<BorrowedFd<'_>> {
+        self.root
+            .as_ref()
+            .map(AsFd::as_fd)
+            .ok_or_else(|| io::Error::other("no new root yet"))
+    }
+
+    fn storage(&self) -> io::Result<BorrowedFd<'_>> {
+        self.storage
+            .as_ref()
+            .map(AsFd::as_fd)
+            .ok_or_else(|| io::Error::other("no storage yet"))
+    }
+
+    fn new_root(&mut self) -> io::Result<String> {
+        self.old_root = Some(open_host(b"/", OFlags::DIRECTORY)?);
+        mount::make_all_private()?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        // The root holds only mount points and a few links.
+        let options = [
+            ("size", "16m".to_string()),
+            ("nr_inodes", "65536".into()),
+            ("mode", "0755".into()),
+        ];
+        let root = filesystem("tmpfs", &options, attributes)?;
+        // On top of "/": the process keeps the old root as its root, so host
+        // paths still resolve, and pivot_root(2) finds a mounted new root.
+        attach(root.as_fd(), CWD, "/")?;
+        mkdirat(&root, WORK, Mode::from_raw_mode(0o700))?;
+        self.root = Some(root);
+        Ok("tmpfs on a private mount tree".into())
+    }
+
+    fn private_storage(&mut self, bytes: u64, inodes: u64) -> io::Result<String> {
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        let options = [
+            ("size", bytes.to_string()),
+            ("nr_inodes", inodes.to_string()),
+            ("mode", "0700".into()),
+        ];
+        let storage = filesystem("tmpfs", &options, attributes)?;
+        let work = format!("{WORK}/storage");
+        mkdirat(self.root()?, work.as_str(), Mode::from_raw_mode(0o700))?;
+        attach(storage.as_fd(), self.root()?, &work)?;
+        let limits = fstatvfs(&storage)?;
+        self.storage = Some(storage);
+        Ok(format!(
+            "{} bytes, {} inodes",
+            limits.f_blocks * limits.f_frsize,
+            limits.f_files
+        ))
+    }
+
+    fn directory(&self, path: &[u8], mode: u32) -> io::Result<String> {
+        let directory = self.mount_point(path, FileType::Directory)?;
+        self.require_own(directory.as_fd(), path)?;
+        let own = reopen(directory.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        fchmod(own, Mode::from_raw_mode(mode))?;
+        Ok("empty directory".into())
+    }
+
+    fn symlink(&self, path: &[u8], target: &[u8]) -> io::Result<String> {
+        let (parent, name) = self.parent_of(path)?;
+        symlinkat(target, &parent, name).map_err(|error| named(error.into(), path))?;
+        Ok("link".into())
+    }
+
+    fn file(
+        &mut self,
+        path: &[u8],
+        content: &[u8],
+        mode: u32,
+        writable: bool,
+    ) -> io::Result<String> {
+        let name = self.stored_name();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(
+            self.storage()?,
+            name.as_str(),
+            flags,
+            Mode::from_raw_mode(0o600),
+        )?;
+        write_all(file.as_fd(), content)?;
+        fchmod(&file, Mode::from_raw_mode(mode))?;
+        drop(file);
+        let tree = clone_tree(self.storage()?, &name, OpenTreeFlags::empty())?;
+        if !writable {
+            mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
+        }
+        let target = self.mount_point(path, FileType::RegularFile)?;
+        attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, path))?;
+        Ok(format!("{} bytes of our own", content.len()))
+    }
+
+    fn private_directory(&mut self, path: &[u8], mode: u32) -> io::Result<String> {
+        let name = self.stored_name();
+        mkdirat(self.storage()?, name.as_str(), Mode::from_raw_mode(0o700))?;
+        let own = openat(
+            self.storage()?,
+            name.as_str(),
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        fchmod(own, Mode::from_raw_mode(mode))?;
+        let tree = clone_tree(self.storage()?, &name, OpenTreeFlags::empty())?;
+        let target = self.mount_point(path, FileType::Directory)?;
+        attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, path))?;
+        Ok("private".into())
+    }
+
+    fn bind(
+        &self,
+        source: &[u8],
+        path: &[u8],
+        writable: bool,
+        directory: bool,
+    ) -> io::Result<String> {
+        let kind = if directory {
+            OFlags::DIRECTORY
+        } else {
+            OFlags::empty()
+        };
+        let host = open_host(source, kind).map_err(|error| named(error, source))?;
+        let kind = FileType::from_raw_mode(fstat(&host)?.st_mode);
+        let tree = clone_tree(
+            host.as_fd(),
+            "",
+            OpenTreeFlags::AT_EMPTY_PATH | OpenTreeFlags::AT_RECURSIVE,
+        )
+        .map_err(|error| named(error, source))?;
+        let mut attributes = Attributes::NO_SETUID.and(Attributes::NO_DEVICES);
+        if !writable {
+            attributes = attributes.and(Attributes::READ_ONLY);
+        }
+        mount::set_attributes(tree.as_fd(), attributes, Reach::Recursive)?;
+        let target = self.mount_point(path, kind)?;
+        attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, path))?;
+        let read_only = fstatvfs(&tree)?.f_flag.contains(StatVfsMountFlags::RDONLY);
+        if !writable && !read_only {
+            return Err(named(io::Error::other("the mount is not read-only"), path));
+        }
+        Ok(if read_only {
+            "read-only".into()
+        } else {
+            "writable".into()
+        })
+    }
+
+    /// Copies the regular files below `source` that the caller can read.
+    fn copy(&mut self, source: &[u8], path: &[u8], bytes_max: u64) -> io::Result<String> {
+        let host = open_host(source, OFlags::DIRECTORY).map_err(|error| named(error, source))?;
+        let name = self.stored_name();
+        mkdirat(self.storage()?, name.as_str(), Mode::from_raw_mode(0o755))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let own = openat(self.storage()?, name.as_str(), flags, Mode::empty())?;
+        let mut budget = CopyBudget {
+            bytes: bytes_max,
+            files: COPY_FILES_MAX,
+        };
+        copy_directory(host.as_fd(), own.as_fd(), &mut budget, 4)?;
+        fchmod(&own, Mode::from_raw_mode(0o755))?;
+        let tree = clone_tree(self.storage()?, &name, OpenTreeFlags::empty())?;
+        mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
+        let target = self.mount_point(path, FileType::Directory)?;
+        attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, path))?;
+        Ok(format!("{} files copied", COPY_FILES_MAX - budget.files))
+    }
+
+    fn device(&self, name: &str) -> io::Result<String> {
+        let path = format!("/dev/{name}");
+        let host = open_host(path.as_bytes(), OFlags::empty())
+            .map_err(|error| named(error, path.as_bytes()))?;
+        if FileType::from_raw_mode(fstat(&host)?.st_mode) != FileType::CharacterDevice {
+            return Err(named(
+                io::Error::other("not a character device"),
+                path.as_bytes(),
+            ));
+        }
+        let tree = clone_tree(host.as_fd(), "", OpenTreeFlags::AT_EMPTY_PATH)?;
+        let attributes = Attributes::NO_SETUID
+            .and(Attributes::NO_EXECUTE)
+            .and(Attributes::READ_ONLY);
+        mount::set_attributes(tree.as_fd(), attributes, Reach::One)?;
+        let target = self.mount_point(path.as_bytes(), FileType::RegularFile)?;
+        attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, path.as_bytes()))?;
+        Ok("the host's device, node read-only".into())
+    }
+
+    fn terminals(&mut self, with_terminal: bool) -> io::Result<String> {
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let options = [
+            ("ptmxmode", "0666".to_string()),
+            ("mode", "0620".into()),
+            ("max", "1024".into()),
+        ];
+        let devpts = filesystem("devpts", &options, attributes)?;
+        if with_terminal {
+            let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+            let master = openat(&devpts, "ptmx", flags, Mode::empty())?;
+            stockade_sys::rustix::pty::unlockpt(&master)?;
+            self.terminal = Some(terminal::open_peer(master.as_fd())?);
+            self.terminal_master = Some(master);
+        }
+        let target = self.mount_point(b"/dev/pts", FileType::Directory)?;
+        attach_to(devpts.as_fd(), target.as_fd())?;
+        Ok("a devpts instance of our own".into())
+    }
+
+    fn proc(&self, writable: bool, nested_namespaces: bool) -> io::Result<String> {
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let proc = filesystem("proc", &[], attributes)?;
+        if !nested_namespaces {
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+            let limit = openat(&proc, "sys/user/max_user_namespaces", flags, Mode::empty())?;
+            write_all(limit.as_fd(), b"0")?;
+        }
+        if !writable {
+            mount::set_attributes(proc.as_fd(), Attributes::READ_ONLY, Reach::One)?;
+        }
+        let target = self.mount_point(b"/proc", FileType::Directory)?;
+        attach_to(proc.as_fd(), target.as_fd())?;
+        if writable {
+            self.protect_proc(proc.as_fd())?;
+        }
+        Ok("a procfs of this pid namespace".into())
+    }
+
+    /// In a writable /proc, what belongs to the kernel stays read-only: for a
+    /// caller whose user id is 0, owner permissions would let it through.
+    fn protect_proc(&self, proc: BorrowedFd<'_>) -> io::Result<()> {
+        for name in ["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"] {
+            let part = match openat(proc, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+                Ok(part) => part,
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let tree = clone_tree(part.as_fd(), "", OpenTreeFlags::AT_EMPTY_PATH)?;
+            mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
+            attach_to(tree.as_fd(), part.as_fd())?;
+        }
+        Ok(())
+    }
+
+    fn masks(&mut self, paths: &[MaskPath]) -> io::Result<String> {
+        if self.mask_sources.is_none() {
+            self.mask_sources = Some(self.make_mask_sources()?);
+        }
+        let Some((file, directory)) = &self.mask_sources else {
+            return Err(io::Error::other("no mask sources"));
+        };
+        let mut masked = 0;
+        for mask in paths {
+            let target = match self.open_inside(&mask.path, OFlags::empty()) {
+                Ok(target) => target,
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !mask.required => continue,
+                Err(error) => return Err(named(error, &mask.path)),
+            };
+            // What the path is now decides, not what it was when the plan was
+            // made: a file cannot be covered by a directory.
+            let is_directory =
+                FileType::from_raw_mode(fstat(&target)?.st_mode) == FileType::Directory;
+            let source = if is_directory { directory } else { file };
+            let tree = clone_tree(source.as_fd(), "", OpenTreeFlags::AT_EMPTY_PATH)?;
+            attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, &mask.path))?;
+            masked += 1;
+        }
+        Ok(format!("{masked} of {} covered", paths.len()))
+    }
+
+    /// An empty file that nobody may open and an empty directory, each as a
+    /// read-only mount to clone from.
+    fn make_mask_sources(&self) -> io::Result<(OwnedFd, OwnedFd)> {
+        let storage = self.storage()?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(storage, "mask-file", flags, Mode::from_raw_mode(0o600))?;
+        fchmod(&file, Mode::empty())?;
+        drop(file);
+        mkdirat(storage, "mask-directory", Mode::from_raw_mode(0o555))?;
+        let mut sources = Vec::with_capacity(2);
+        for name in ["mask-file", "mask-directory"] {
+            let tree = clone_tree(storage, name, OpenTreeFlags::empty())?;
+            mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
+            // Attached over themselves, because kernels before 6.15 clone
+            // only from attached mounts.
+            attach(tree.as_fd(), storage, name)?;
+            sources.push(tree);
+        }
+        let directory = sources.pop().ok_or(io::ErrorKind::NotFound)?;
+        let file = sources.pop().ok_or(io::ErrorKind::NotFound)?;
+        Ok((file, directory))
+    }
+
+    fn enter_root(&mut self) -> io::Result<String> {
+        let root = self
+            .root
+            .take()
+            .ok_or_else(|| io::Error::other("no new root yet"))?;
+        fchdir(&root)?;
+        if self.storage.is_some() {
+            self.mask_sources = None;
+            unmount(format!("{WORK}/storage"), UnmountFlags::DETACH)?;
+            unlinkat(&root, format!("{WORK}/storage"), AtFlags::REMOVEDIR)?;
+        }
+        unlinkat(&root, WORK, AtFlags::REMOVEDIR)?;
+        self.storage = None;
+        mount::set_attributes(root.as_fd(), Attributes::READ_ONLY, Reach::One)?;
+        // pivot_root(2): with "." twice the old root ends up on top of the new
+        // one and is then taken off.
+        pivot_root(".", ".")?;
+        unmount(".", UnmountFlags::DETACH)?;
+        go_to_root()?;
+        let (new, now) = (fstat(&root)?, stockade_sys::rustix::fs::stat("/")?);
+        let read_only = fstatvfs(&root)?.f_flag.contains(StatVfsMountFlags::RDONLY);
+        if (new.st_dev, new.st_ino) != (now.st_dev, now.st_ino) || !read_only {
+            return Err(io::Error::other("the new root is not in place"));
+        }
+        Ok("the old root is gone, the new one is read-only".into())
+    }
+
+    fn stored_name(&mut self) -> String {
+        self.stored += 1;
+        format!("{}", self.stored)
+    }
+
+    /// Opens a path of the new view, links not followed.
+    fn open_inside(&self, path: &[u8], kind: OFlags) -> io::Result<OwnedFd> {
+        open_beneath(self.root()?, relative(path), kind)
+    }
+
+    /// The place where `path` is to be mounted, made if it is missing and its
+    /// parent is ours.
+    fn mount_point(&self, path: &[u8], kind: FileType) -> io::Result<OwnedFd> {
+        let want = if kind == FileType::Directory {
+            OFlags::DIRECTORY
+        } else {
+            OFlags::empty()
+        };
+        match self.open_inside(path, want) {
+            Ok(target) => return Ok(target),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(named(error, path)),
+        }
+        let (parent, name) = self.parent_of(path)?;
+        if kind == FileType::Directory {
+            mkdirat(&parent, name, Mode::from_raw_mode(0o755))
+        } else {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            openat(&parent, name, flags, Mode::from_raw_mode(0o444)).map(drop)
+        }
+        .map_err(|error| named(error.into(), path))?;
+        self.open_inside(path, want)
+            .map_err(|error| named(error, path))
+    }
+
+    /// The parent directory, made as needed, and the last component. Fails
+    /// when the parent is the host's: nothing is ever created there.
+    fn parent_of<'p>(&self, path: &'p [u8]) -> io::Result<(OwnedFd, &'p [u8])> {
+        let cut = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+        let (directories, name) = (&path[..cut], &path[cut + 1..]);
+        let mut parent = open_beneath(self.root()?, b".", OFlags::DIRECTORY)?;
+        for component in directories
+            .split(|&byte| byte == b'/')
+            .filter(|part| !part.is_empty())
+        {
+            let next = match open_beneath(parent.as_fd(), component, OFlags::DIRECTORY) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.require_own(parent.as_fd(), path)?;
+                    mkdirat(&parent, component, Mode::from_raw_mode(0o755))?;
+                    open_beneath(parent.as_fd(), component, OFlags::DIRECTORY)
+                }
+                other => other,
+            };
+            parent = next.map_err(|error| named(error, path))?;
+        }
+        self.require_own(parent.as_fd(), path)?;
+        Ok((parent, name))
+    }
+
+    /// Fails unless `directory` lies on one of the launcher's own tmpfs.
+    fn require_own(&self, directory: BorrowedFd<'_>, path: &[u8]) -> io::Result<()> {
+        let device = fstat(directory)?.st_dev;
+        let own = |fd: &Option<OwnedFd>| -> io::Result<bool> {
+            Ok(match fd {
+                Some(fd) => fstat(fd)?.st_dev == device,
+                None => false,
+            })
+        };
+        if own(&self.root)? || own(&self.storage)? {
+            return Ok(());
+        }
+        Err(named(
+            io::Error::other("a mount point is missing on the host"),
+            path,
+        ))
+    }
+}
+
+/// Opens a path of the host as it was when the launcher started.
+fn open_host(path: &[u8], kind: OFlags) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(
+        CWD,
+        path,
+        OFlags::PATH | OFlags::CLOEXEC | kind,
+        Mode::empty(),
+        resolve,
+    )?)
+}
+
+fn open_beneath(root: BorrowedFd<'_>, path: &[u8], kind: OFlags) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(
+        root,
+        path,
+        OFlags::PATH | OFlags::CLOEXEC | kind,
+        Mode::empty(),
+        resolve,
+    )?)
+}
+
+fn relative(path: &[u8]) -> &[u8] {
+    match path.strip_prefix(b"/") {
+        Some(b"") | None => b".",
+        Some(rest) => rest,
+    }
+}
+
+/// A descriptor with rights from one that only names a place of ours.
+fn reopen(place: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
+    Ok(openat(place, ".", flags | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// A new, detached file system.
+fn filesystem(
+    kind: &str,
+    options: &[(&str, String)],
+    attributes: MountAttrFlags,
+) -> io::Result<OwnedFd> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        fsconfig_set_string(context.as_fd(), *key, value.as_str())?;
+    }
+    fsconfig_create(context.as_fd())?;
+    Ok(fsmount(
+        context.as_fd(),
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        attributes,
+    )?)
+}
+
+fn clone_tree(place: BorrowedFd<'_>, path: &str, flags: OpenTreeFlags) -> io::Result<OwnedFd> {
+    let flags = flags
+        | OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    Ok(open_tree(place, path, flags)?)
+}
+
+fn attach(tree: BorrowedFd<'_>, place: BorrowedFd<'_>, path: &str) -> io::Result<()> {
+    Ok(move_mount(
+        tree,
+        "",
+        place,
+        path,
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )?)
+}
+
+fn attach_to(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(tree, "", target, "", flags)?)
+}
+
+fn write_all(file: BorrowedFd<'_>, mut content: &[u8]) -> io::Result<()> {
+    while !content.is_empty() {
+        let written = stockade_sys::rustix::io::write(file, content)?;
+        content = &content[written..];
+    }
+    Ok(())
+}
+
+/// What `Copy` may still copy.
+struct CopyBudget {
+    bytes: u64,
+    files: usize,
+}
+
+/// Copies readable regular files and directories, `depth` levels deep; links
+/// are copied as links. What cannot be read outside is left out, as it would
+/// be unreadable inside too.
+fn copy_directory(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    budget: &mut CopyBudget,
+    depth: u32,
+) -> io::Result<()> {
+    use stockade_sys::rustix::fs::{Dir, readlinkat};
+    for entry in Dir::new(reopen(from, OFlags::RDONLY | OFlags::DIRECTORY)?)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match entry.file_type() {
+            FileType::Symlink => {
+                symlinkat(readlinkat(from, name, Vec::new())?, to, name)?;
+            }
+            FileType::Directory if depth > 0 => {
+                let Ok(source) = openat(from, name, flags, Mode::empty()) else {
+                    continue;
+                };
+                mkdirat(to, name, Mode::from_raw_mode(0o755))?;
+                let own = openat(to, name, flags | OFlags::DIRECTORY, Mode::empty())?;
+                copy_directory(source.as_fd(), own.as_fd(), budget, depth - 1)?;
+            }
+            FileType::RegularFile => {
+                let Ok(source) = openat(from, name, flags, Mode::empty()) else {
+                    continue;
+                };
+                copy_file(source.as_fd(), to, name, budget)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn copy_file(
+    source: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    name: &std::ffi::CStr,
+    budget: &mut CopyBudget,
+) -> io::Result<()> {
+    let facts = fstat(source)?;
+    let size = facts.st_size as u64;
+    if budget.files == 0 || size > budget.bytes {
+        return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+    }
+    budget.files -= 1;
+    budget.bytes -= size;
+    let mut content = vec![0u8; size as usize];
+    let read = stockade_sys::rustix::io::read(source, &mut content[..])?;
+    content.truncate(read);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let own = openat(to, name, flags, Mode::from_raw_mode(0o600))?;
+    write_all(own.as_fd(), &content)?;
+    // Never more than the owner's write permission: OpenSSH refuses files
+    // that others may write.
+    fchmod(&own, Mode::from_raw_mode(facts.st_mode & 0o755))?;
+    Ok(())
+}

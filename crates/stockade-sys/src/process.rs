@@ -1,0 +1,348 @@
+//! Making, naming and ending processes: clone3(2), execve(2), wait.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use crate::check;
+
+/// Namespaces of a new process (namespaces(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Namespaces {
+    /// User, mount, pid, ipc, uts, cgroup and network.
+    All,
+    /// Those of the caller.
+    None,
+}
+
+/// Which side of a fork this is.
+pub enum Forked {
+    Parent(Child),
+    Child,
+}
+
+/// A child process and the descriptor that names it even after its id is
+/// used again.
+pub struct Child {
+    pub pid: u32,
+    pub pidfd: OwnedFd,
+}
+
+/// Whether the calling process has one thread. unshare(2) accepts
+/// CLONE_THREAD, without any effect, only then.
+pub fn is_single_threaded() -> bool {
+    // SAFETY: the call takes an integer and changes nothing.
+    unsafe { libc::unshare(libc::CLONE_THREAD) == 0 }
+}
+
+/// Forks into new namespaces with clone3(2).
+///
+/// Refused with `EBUSY` when the process has several threads: the child would
+/// inherit locks that nobody in it can release. The child inherits every
+/// descriptor and all memory, and its parent-side identity (`pidfd`) is made
+/// by the same call, so there is no moment in which the id could be another's.
+pub fn fork_into(namespaces: Namespaces) -> io::Result<Forked> {
+    if !is_single_threaded() {
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    }
+    let mut pidfd: libc::c_int = -1;
+    let new = match namespaces {
+        Namespaces::All => {
+            libc::CLONE_NEWUSER
+                | libc::CLONE_NEWNS
+                | libc::CLONE_NEWPID
+                | libc::CLONE_NEWIPC
+                | libc::CLONE_NEWUTS
+                | libc::CLONE_NEWCGROUP
+                | libc::CLONE_NEWNET
+        }
+        Namespaces::None => 0,
+    };
+    // SAFETY: all-zero is a valid `clone_args`; the fields that matter follow.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = (libc::CLONE_PIDFD | new) as u64;
+    arguments.pidfd = &raw mut pidfd as u64;
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    // SAFETY: without CLONE_VM and a stack this is fork(2); the process has
+    // one thread (checked above), so the child's copy of memory is consistent.
+    let pid = check(unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            &raw const arguments,
+            size_of::<libc::clone_args>(),
+        )
+    })?;
+    if pid == 0 {
+        return Ok(Forked::Child);
+    }
+    // SAFETY: the kernel made this descriptor for us and nobody else owns it.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    Ok(Forked::Parent(Child {
+        pid: pid as u32,
+        pidfd,
+    }))
+}
+
+/// Plain fork(2): the child's id, or `None` in the child. `EBUSY` when the
+/// process has several threads.
+pub fn fork() -> io::Result<Option<u32>> {
+    if !is_single_threaded() {
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    }
+    // SAFETY: the process has one thread, so the child's copy is consistent.
+    let pid = check(unsafe { libc::fork() }.into())?;
+    Ok((pid != 0).then_some(pid as u32))
+}
+
+/// Ends the process at once, without destructors or buffered output: the only
+/// way out of a forked child that must not run its parent's clean-up.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: `_exit` takes an integer and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Replaces the program of this process (execve(2)); returns only the error.
+pub fn execute(program: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        strings
+            .iter()
+            .map(|text| text.as_ptr())
+            .chain([ptr::null()])
+            .collect()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: both arrays end in NULL and point to strings that outlive the
+    // call, as execve(2) demands.
+    unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Overwrites the environment and the arguments that the kernel shows in
+/// `/proc/PID/environ` and `/proc/PID/cmdline` of this process with `name`
+/// and zeros, and forgets the environment.
+///
+/// A forked child shares no memory with its parent, so the parent keeps its
+/// own.
+pub fn scrub_arguments(name: &CStr) {
+    let bounds = argument_bounds();
+    // SAFETY: `environ` is NULL-terminated and its first strings are those
+    // that the kernel laid out as one block at exec; nothing else reads or
+    // writes it, since the process has one thread (a fork's child). The block
+    // belongs to this process's own writable stack.
+    unsafe {
+        unsafe extern "C" {
+            static mut environ: *mut *mut libc::c_char;
+        }
+        if let Some((arguments, environment)) = bounds {
+            for (start, end) in [arguments, environment] {
+                ptr::write_bytes(start as *mut u8, 0, end - start);
+            }
+            let (start, end) = arguments;
+            let bytes = name.to_bytes();
+            let length = bytes.len().min((end - start).saturating_sub(1));
+            ptr::copy_nonoverlapping(bytes.as_ptr(), start as *mut u8, length);
+        }
+        environ = ptr::null_mut();
+    }
+}
+
+/// Where the kernel put the argument and environment strings: fields 48 to 51
+/// of `/proc/self/stat` (proc_pid_stat(5)), checked to be plausible.
+fn argument_bounds() -> Option<((usize, usize), (usize, usize))> {
+    let stat = std::fs::read("/proc/self/stat").ok()?;
+    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 2;
+    let text = std::str::from_utf8(&stat[after_name..]).ok()?;
+    let fields: Vec<usize> = text
+        .split_ascii_whitespace()
+        .skip(45)
+        .take(4)
+        .filter_map(|field| field.parse().ok())
+        .collect();
+    let [arguments, arguments_end, environment, environment_end] = fields[..] else {
+        return None;
+    };
+    let plausible = arguments != 0
+        && arguments <= arguments_end
+        && environment <= environment_end
+        && arguments_end <= environment;
+    plausible.then_some(((arguments, arguments_end), (environment, environment_end)))
+}
+
+/// Closes every descriptor but 0, 1, 2, `control` and those with a number in
+/// `streams` (close_range(2)).
+///
+/// `EBADF` when one of `streams` is not open. No Rust object that owns another
+/// descriptor may be used afterwards; in a forked child there is none.
+pub fn close_descriptors_but(streams: &[i32], control: BorrowedFd<'_>) -> io::Result<()> {
+    let mut kept: Vec<u32> = vec![control.as_raw_fd() as u32];
+    for &number in streams {
+        // SAFETY: takes integers; the answer says whether the number is open.
+        check(unsafe { libc::fcntl(number, libc::F_GETFD) }.into())?;
+        kept.push(number as u32);
+    }
+    kept.sort_unstable();
+    let mut start = 3;
+    for number in kept.into_iter().filter(|&number| number >= 3) {
+        if number > start {
+            close_range(start, number - 1)?;
+        }
+        start = start.max(number + 1);
+    }
+    close_range(start, u32::MAX)
+}
+
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: takes integers; the caller's contract says that nobody uses the
+    // descriptors that are closed.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })?;
+    Ok(())
+}
+
+/// Makes the open descriptor `source` the standard descriptor `number` (0, 1
+/// or 2), surviving exec. Meant for a forked child just before exec, where no
+/// Rust object owns a standard descriptor.
+pub fn become_standard(source: i32, number: i32) -> io::Result<()> {
+    // SAFETY: takes integers; an unopened `source` is refused with EBADF.
+    unsafe {
+        if source == number {
+            check(libc::fcntl(source, libc::F_SETFD, 0).into())?;
+        } else {
+            check(libc::dup2(source, number).into())?;
+        }
+    }
+    Ok(())
+}
+
+/// How a process changed state, from waitid(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Exited(i32),
+    Killed { signal: i32, core: bool },
+    Stopped(i32),
+}
+
+/// Collects one changed child, without waiting; `None` when there is none.
+pub fn reap_one() -> io::Result<Option<(u32, Change)>> {
+    let mut status = 0;
+    // SAFETY: `status` outlives the call.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
+    if pid < 0 {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::ECHILD) {
+            Ok(None)
+        } else {
+            Err(error)
+        };
+    }
+    if pid == 0 {
+        return Ok(None);
+    }
+    let change = if libc::WIFEXITED(status) {
+        Change::Exited(libc::WEXITSTATUS(status))
+    } else if libc::WIFSIGNALED(status) {
+        Change::Killed {
+            signal: libc::WTERMSIG(status),
+            core: libc::WCOREDUMP(status),
+        }
+    } else {
+        Change::Stopped(libc::WSTOPSIG(status))
+    };
+    Ok(Some((pid as u32, change)))
+}
+
+/// Largest resident set of any process that was waited for, in bytes, and the
+/// processor time of all of them, in microseconds (getrusage(2)).
+pub fn usage_of_children() -> (u64, u64) {
+    // SAFETY: all-zero is a valid `rusage`, which the call fills.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+        usage
+    };
+    let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    (
+        usage.ru_maxrss as u64 * 1024,
+        micros(usage.ru_utime) + micros(usage.ru_stime),
+    )
+}
+
+/// Sends signal `number` to a process, or with `group` to its whole group.
+pub fn send_signal(pid: u32, number: i32, target: SignalTarget) -> io::Result<()> {
+    let pid = match target {
+        SignalTarget::Process => pid as libc::pid_t,
+        SignalTarget::Group => -(pid as libc::pid_t),
+    };
+    // SAFETY: takes integers.
+    check(unsafe { libc::kill(pid, number) }.into())?;
+    Ok(())
+}
+
+/// Who receives a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignalTarget {
+    Process,
+    Group,
+}
+
+/// Whether two descriptors name the same open file description (kcmp(2)).
+/// `None` when the kernel cannot tell.
+pub fn same_description(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Option<bool> {
+    const KCMP_FILE: libc::c_int = 0;
+    let pid = std::process::id();
+    // SAFETY: takes integers; the descriptors are open, being borrowed.
+    let order = unsafe {
+        libc::syscall(
+            libc::SYS_kcmp,
+            pid,
+            pid,
+            KCMP_FILE,
+            one.as_raw_fd(),
+            other.as_raw_fd(),
+        )
+    };
+    (order >= 0).then_some(order == 0)
+}
+
+/// Name, home directory and shell of a user from the password database
+/// (getpwuid_r(3)); `None` when the user has no entry.
+pub fn account(uid: u32) -> Option<Account> {
+    let mut buffer = vec![0u8; 16 * 1024];
+    let mut result: *mut libc::passwd = ptr::null_mut();
+    // SAFETY: all-zero is a valid `passwd` for the call to fill; the buffer
+    // outlives the reads below, and strings in it end in NUL.
+    unsafe {
+        let mut entry: libc::passwd = std::mem::zeroed();
+        let code = libc::getpwuid_r(
+            uid,
+            &raw mut entry,
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            &raw mut result,
+        );
+        if code != 0 || result.is_null() {
+            return None;
+        }
+        let copy = |text: *const libc::c_char| CStr::from_ptr(text).to_bytes().to_vec();
+        Some(Account {
+            name: copy(entry.pw_name),
+            home: copy(entry.pw_dir),
+            shell: copy(entry.pw_shell),
+        })
+    }
+}
+
+/// One entry of the password database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    pub name: Vec<u8>,
+    pub home: Vec<u8>,
+    pub shell: Vec<u8>,
+}
+
+/// Closes a descriptor that is known by number only.
+pub fn close_number(number: i32) {
+    // SAFETY: takes an integer. Used by the launcher for inherited descriptors
+    // that no Rust object owns.
+    unsafe { libc::close(number) };
+}

@@ -1,0 +1,166 @@
+//! Signals as data: blocked, and read from a descriptor (signalfd(2)).
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::check;
+
+/// The signals that a supervisor hands on to the command.
+pub const RELAYED: &[i32] = &[
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGIO,
+    libc::SIGPWR,
+];
+
+pub const CHILD: i32 = libc::SIGCHLD;
+pub const CONTINUE: i32 = libc::SIGCONT;
+pub const INTERRUPT: i32 = libc::SIGINT;
+pub const KILL: i32 = libc::SIGKILL;
+pub const STOP: i32 = libc::SIGSTOP;
+pub const TERMINAL_STOP: i32 = libc::SIGTSTP;
+pub const WINDOW_CHANGED: i32 = libc::SIGWINCH;
+/// Sent to a background process that sets or writes its terminal.
+pub const TERMINAL_OUTPUT: i32 = libc::SIGTTOU;
+pub const PIPE: i32 = libc::SIGPIPE;
+pub const CPU_TIME: i32 = libc::SIGXCPU;
+pub const FILE_SIZE: i32 = libc::SIGXFSZ;
+
+/// One signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    pub number: i32,
+    pub sender: Sender,
+}
+
+/// Who sent a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// The kernel, for the whole foreground group of a terminal.
+    Kernel,
+    /// A process, by kill(2) or the like.
+    Process,
+}
+
+/// Signals that are blocked for the process and readable here instead.
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    /// Blocks `numbers` and opens a descriptor that yields them.
+    pub fn take_over(numbers: &[i32]) -> io::Result<Self> {
+        let set = set_of(numbers);
+        // SAFETY: `set` is initialised and outlives both calls; the null old
+        // mask is allowed.
+        let fd = unsafe {
+            check(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()).into())?;
+            check(
+                libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK).into(),
+            )?
+        };
+        // SAFETY: the kernel made this descriptor for us.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+    }
+
+    /// The next signal, without waiting.
+    pub fn next(&self) -> io::Result<Option<Arrived>> {
+        let mut record = MaybeUninit::<libc::signalfd_siginfo>::uninit();
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the buffer has the size that is passed.
+        let read = unsafe { libc::read(self.0.as_raw_fd(), record.as_mut_ptr().cast(), size) };
+        if read < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock => Ok(None),
+                io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            };
+        }
+        if read as usize != size {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // SAFETY: the kernel filled the whole record.
+        let record = unsafe { record.assume_init() };
+        let sender = if record.ssi_code == libc::SI_KERNEL {
+            Sender::Kernel
+        } else {
+            Sender::Process
+        };
+        Ok(Some(Arrived {
+            number: record.ssi_signo as i32,
+            sender,
+        }))
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Blocks every signal that can be blocked.
+pub fn block_all() -> io::Result<()> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigfillset` initialises the set before it is read.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        check(libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut()).into())?;
+    }
+    Ok(())
+}
+
+/// Default action for every signal and none blocked: what a program expects
+/// to find after exec.
+pub fn reset_all() -> io::Result<()> {
+    for number in 1..=64 {
+        // KILL, STOP and the two that libc keeps for itself refuse; they
+        // already have their default action.
+        // SAFETY: SIG_DFL is no function of ours, so nothing can dangle.
+        unsafe { libc::signal(number, libc::SIG_DFL) };
+    }
+    let set = set_of(&[]);
+    // SAFETY: `set` is initialised.
+    check(
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) }
+            .into(),
+    )?;
+    Ok(())
+}
+
+/// Gives a signal its default action in this process and lets it through;
+/// for ending or stopping oneself the way a child ended or stopped.
+pub fn restore_default(number: i32) -> io::Result<()> {
+    let set = set_of(&[number]);
+    // SAFETY: SIG_DFL is no function of ours; `set` is initialised.
+    unsafe {
+        libc::signal(number, libc::SIG_DFL);
+        check(libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()).into())?;
+    }
+    Ok(())
+}
+
+/// Ignores a signal (SIGPIPE, SIGTTOU) in this process.
+pub fn ignore(number: i32) {
+    // SAFETY: SIG_IGN is no function of ours, so nothing can dangle.
+    unsafe { libc::signal(number, libc::SIG_IGN) };
+}
+
+fn set_of(numbers: &[i32]) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` initialises the set; `sigaddset` takes a valid
+    // one and refuses numbers that are no signals.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for &number in numbers {
+            libc::sigaddset(set.as_mut_ptr(), number);
+        }
+        set.assume_init()
+    }
+}
