@@ -8,6 +8,8 @@
 
 pub mod facts;
 pub mod guarantee;
+pub mod landlock;
 pub mod path;
 pub mod plan;
 pub mod policy;
+pub mod seccomp;
