@@ -1,0 +1,126 @@
+//! `cargo xtask bench`: Stockade against the bare command and against what people use today, all
+//! in one run, as an ordinary user.
+//!
+//! What is measured and how is told in `docs/benchmark.md`.
+
+mod contenders;
+mod fixtures;
+mod meter;
+mod report;
+mod rows;
+mod statistics;
+
+use crate::packages::{self, Escalation, Purpose};
+use crate::shell;
+use crate::user::{Scratch, User};
+use anyhow::Result;
+use contenders::{Arena, Contender};
+use std::path::PathBuf;
+
+/// Measure Stockade against the bare command, bubblewrap, srt and codex.
+///
+/// Installs the peers (Debian packages as root; npm packages into target/bench-peers), builds the
+/// release binary, and runs all contenders interleaved in random order after warm-up rounds, as an
+/// ordinary user: this one, or `stockade-test` when started as root. As root a control group
+/// counts the CPU time also of processes that nobody waits for.
+///
+/// Each row is printed with median, 10th and 90th percentile, the ratio to Stockade of the same
+/// round, and the bar that it must meet. Takes about 6 minutes; with --quick about 2. Fails when a
+/// bar is missed, unless --quick.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Also write all figures to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Fewer rounds and smaller trees, to see that it works; bars are printed but do not count.
+    #[arg(long)]
+    quick: bool,
+    /// Only rows whose name contains this; may be repeated.
+    #[arg(long, value_name = "TEXT")]
+    row: Vec<String>,
+    /// Only these contenders; may be repeated.
+    #[arg(long, value_enum, value_name = "NAME")]
+    only: Vec<Contender>,
+}
+
+/// How much is done for each row.
+#[derive(Clone, Copy)]
+pub struct Scale {
+    /// Rounds that are thrown away.
+    warm_up: usize,
+    /// Rounds of a command of milliseconds.
+    rounds: usize,
+    /// Rounds of a command of seconds.
+    long_rounds: usize,
+    /// Commands a round and worker in the row about throughput.
+    batch: usize,
+    /// Files in the project that git looks at.
+    files: usize,
+    /// Files in the large project, and how many of them are hidden.
+    large_files: usize,
+    hidden_files: usize,
+}
+
+const FULL: Scale = Scale {
+    warm_up: 3,
+    rounds: 40,
+    long_rounds: 7,
+    batch: 40,
+    files: 20_000,
+    large_files: 300_000,
+    hidden_files: 3_600,
+};
+const QUICK: Scale = Scale {
+    warm_up: 1,
+    rounds: 7,
+    long_rounds: 2,
+    batch: 10,
+    files: 20_000,
+    large_files: 30_000,
+    hidden_files: 360,
+};
+
+pub fn run(options: &Options) -> Result<()> {
+    let scale = if options.quick { QUICK } else { FULL };
+    let chosen = contenders::chosen(&options.only);
+    let arena = shell::phase("prepare", || prepare(&chosen))?;
+    let wanted = |name: &str| {
+        options.row.is_empty() || options.row.iter().any(|text| name.contains(text.as_str()))
+    };
+    let rows = rows::measure(&arena, scale, &chosen, &wanted)?;
+    report::print(&rows);
+    if let Some(path) = &options.json {
+        report::write_json(&rows, path)?;
+    }
+    let missed = rows
+        .iter()
+        .flat_map(|row| &row.bars)
+        .filter(|bar| !bar.is_met())
+        .count();
+    if missed > 0 && !options.quick {
+        anyhow::bail!("{missed} bars were missed");
+    }
+    Ok(())
+}
+
+/// Installs the peers, builds the product and copies all to where the ordinary user can read it.
+fn prepare(chosen: &[Contender]) -> Result<Arena> {
+    packages::ensure(Purpose::Benchmark, Escalation::Refuse)?;
+    let user = User::ordinary()?;
+    let scratch = Scratch::new(&user.home, "stockade-bench")?;
+    let peers = contenders::install_peers(&scratch)?;
+    let stockade = if chosen.contains(&Contender::Stockade) {
+        shell::run(shell::cargo().args(["build", "--quiet", "--release", "-p", "stockade"]))?;
+        scratch.install(&shell::target_directory().join("release/stockade"))?
+    } else {
+        scratch.path().join("stockade")
+    };
+    let home = scratch.directory_of(&user, "home")?;
+    Ok(Arena {
+        user,
+        scratch,
+        stockade,
+        peers,
+        home,
+    })
+}

@@ -1,0 +1,90 @@
+//! The figures as a table for people and as JSON for programs.
+
+use super::rows::{Bar, Row};
+use super::statistics::Summary;
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Prints all rows, each with its contenders and bars.
+pub fn print(rows: &[Row]) {
+    for row in rows {
+        println!("\n{} [{}]", row.name, row.unit);
+        println!(
+            "  {:<16} {:>9} {:>19} {:>4}  stockade ÷ it",
+            "", "median", "p10 – p90", "n"
+        );
+        for figure in &row.figures {
+            let Summary {
+                median,
+                low,
+                high,
+                count,
+            } = figure.summary();
+            let spread = format!("{low:.2} – {high:.2}");
+            let ratio = match row.ratio(figure.contender) {
+                Some(ratio) if figure.contender != "stockade" => {
+                    format!("{:.3} ({:.3} – {:.3})", ratio.median, ratio.low, ratio.high)
+                }
+                _ => String::new(),
+            };
+            println!(
+                "  {:<16} {median:>9.2} {spread:>19} {count:>4}  {ratio}",
+                figure.contender
+            );
+        }
+        for bar in &row.bars {
+            println!(
+                "  {} {}: {:.4}",
+                verdict(bar),
+                bar.demand,
+                bar.measured.median
+            );
+        }
+    }
+}
+
+/// Writes all rows, with the figures of every round, to `path`.
+pub fn write_json(rows: &[Row], path: &Path) -> Result<()> {
+    let rows: Vec<Value> = rows.iter().map(row_value).collect();
+    let document = json!({ "version": 1, "rows": rows });
+    let text = serde_json::to_string_pretty(&document)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn row_value(row: &Row) -> Value {
+    let figures = row.figures.iter().map(|figure| {
+        json!({
+            "contender": figure.contender,
+            "summary": summary_value(figure.summary()),
+            "stockade_ratio": row.ratio(figure.contender).map(summary_value),
+            "rounds": figure.rounds,
+        })
+    });
+    let bars = row.bars.iter().map(|bar| {
+        json!({
+            "demand": bar.demand,
+            "measured": summary_value(bar.measured),
+            "met": bar.is_met(),
+        })
+    });
+    json!({
+        "name": row.name,
+        "unit": row.unit,
+        "figures": figures.collect::<Vec<_>>(),
+        "bars": bars.collect::<Vec<_>>(),
+    })
+}
+
+fn summary_value(summary: Summary) -> Value {
+    json!({
+        "median": summary.median,
+        "p10": summary.low,
+        "p90": summary.high,
+        "count": summary.count,
+    })
+}
+
+fn verdict(bar: &Bar) -> &'static str {
+    if bar.is_met() { "pass" } else { "MISS" }
+}

@@ -1,0 +1,119 @@
+//! Installs the Debian packages that the tests and the benchmark use.
+//!
+//! As root it installs only what is missing, so a second run costs nothing. An ordinary user is
+//! told the one command to run, unless `--sudo` was given.
+
+use crate::{shell, user};
+use anyhow::{Result, bail};
+use std::path::Path;
+use std::process::Command;
+
+/// A Debian package and a file or command that shows that it is there.
+struct Package {
+    name: &'static str,
+    shown_by: &'static str,
+}
+
+const fn package(name: &'static str, shown_by: &'static str) -> Package {
+    Package { name, shown_by }
+}
+
+/// What the tests run, inside Stockade and outside.
+const FOR_TESTS: &[Package] = &[
+    package("bubblewrap", "bwrap"),
+    package("build-essential", "g++"),
+    package("curl", "curl"),
+    package("default-jdk-headless", "javac"),
+    package("gcc", "gcc"),
+    package("git", "git"),
+    package("make", "make"),
+    package("nodejs", "node"),
+    package("npm", "npm"),
+    package("openssh-client", "ssh"),
+    package("procps", "ps"),
+    package("python3", "/usr/bin/python3"),
+    package("python3-pytest", "/usr/lib/python3/dist-packages/pytest"),
+    package("python3-venv", "/usr/share/doc/python3-venv"),
+    package("sqlite3", "sqlite3"),
+    package("strace", "strace"),
+    package("tmux", "tmux"),
+    package("util-linux", "setpriv"),
+    package("zsh", "zsh"),
+];
+
+/// What the benchmark and its peers need.
+const FOR_BENCHMARK: &[Package] = &[
+    package("bubblewrap", "bwrap"),
+    package("gcc", "gcc"),
+    package("git", "git"),
+    package("make", "make"),
+    package("nodejs", "node"),
+    package("npm", "npm"),
+    package("ripgrep", "rg"),
+    package("socat", "socat"),
+];
+
+/// What the packages are for.
+#[derive(Clone, Copy)]
+pub enum Purpose {
+    Tests,
+    Benchmark,
+}
+
+/// Whether an ordinary user may call `sudo` to install packages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Escalation {
+    /// Say what is missing and stop.
+    Refuse,
+    /// Call `sudo apt-get`.
+    Sudo,
+}
+
+/// Makes sure that all packages are there, or says how to install them.
+pub fn ensure(purpose: Purpose, escalation: Escalation) -> Result<()> {
+    let packages = match purpose {
+        Purpose::Tests => FOR_TESTS,
+        Purpose::Benchmark => FOR_BENCHMARK,
+    };
+    let missing = missing(packages);
+    if missing.is_empty() {
+        println!("all {} packages are there", packages.len());
+        return Ok(());
+    }
+    if !user::is_root() && escalation == Escalation::Refuse {
+        bail!(
+            "packages are missing; install them and run this again, or add --sudo:\n  \
+             sudo apt-get install --no-install-recommends {}",
+            missing.join(" ")
+        );
+    }
+    println!("installing {}", missing.join(" "));
+    shell::run(apt_get().args(["update", "--quiet=2"]))?;
+    let install = ["install", "--yes", "--quiet=2", "--no-install-recommends"];
+    shell::run(apt_get().args(install).args(&missing))
+}
+
+fn missing(packages: &[Package]) -> Vec<&'static str> {
+    let present = |mark: &str| match mark.starts_with('/') {
+        true => Path::new(mark).exists(),
+        false => shell::find_program(mark).is_some(),
+    };
+    packages
+        .iter()
+        .filter(|one| !present(one.shown_by))
+        .map(|one| one.name)
+        .collect()
+}
+
+fn apt_get() -> Command {
+    let mut command = match user::is_root() {
+        true => Command::new("apt-get"),
+        false => {
+            let mut sudo = Command::new("sudo");
+            sudo.arg("apt-get");
+            sudo
+        }
+    };
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
