@@ -126,11 +126,10 @@ pub fn reset_all() -> io::Result<()> {
         unsafe { libc::signal(number, libc::SIG_DFL) };
     }
     let set = set_of(&[]);
-    // SAFETY: `set` is initialised.
-    check(
-        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) }
-            .into(),
-    )?;
+    // SAFETY: `set` is initialised and the null old mask is allowed.
+    let result =
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) };
+    check(result.into())?;
     Ok(())
 }
 

@@ -1,0 +1,217 @@
+//! A control group for one sandbox: cgroup v2 where it is delegated or the
+//! caller is root, cgroup v1 for root on hybrid machines (cgroups(7)).
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use stockade_policy::facts::ControlGroups;
+use stockade_policy::plan::Limits;
+
+/// Every group of ours has this prefix, then the supervisor's process id.
+const PREFIX: &str = "stockade-";
+/// Period of the CPU quota in microseconds, the kernel's default.
+const CPU_PERIOD_MICROS: u64 = 100_000;
+
+/// A control group, removed when dropped.
+#[derive(Debug)]
+pub struct ControlGroup {
+    version: Version,
+    /// One directory for v2; one per controller for v1.
+    directories: Vec<(String, PathBuf)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// What the group counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub peak_memory_bytes: Option<u64>,
+    /// Processes that were killed because memory ran out.
+    pub memory_kills: u64,
+    /// Forks that were refused because of the process limit.
+    pub refused_forks: u64,
+}
+
+impl ControlGroup {
+    /// Makes a group with these limits; `None` when the machine offers none.
+    pub fn create(groups: &ControlGroups, limits: &Limits) -> io::Result<Option<Self>> {
+        let name = format!("{PREFIX}{}", std::process::id());
+        let (version, places) = match groups {
+            ControlGroups::None { .. } => return Ok(None),
+            ControlGroups::V2 { directory, .. } => {
+                (Version::Two, vec![(String::new(), directory.as_path().join(&name))])
+            }
+            ControlGroups::V1 { directories } => (
+                Version::One,
+                directories
+                    .iter()
+                    .map(|(controller, directory)| {
+                        (controller.clone(), directory.as_path().join(&name))
+                    })
+                    .collect(),
+            ),
+        };
+        let mut group = Self { version, directories: Vec::new() };
+        for (controller, directory) in places {
+            if let Some(parent) = directory.parent() {
+                remove_stale(parent);
+            }
+            fs::create_dir(&directory)?;
+            // Pushed at once: what exists is removed when a later step fails.
+            group.directories.push((controller, directory));
+        }
+        group.set(limits)?;
+        Ok(Some(group))
+    }
+
+    fn set(&self, limits: &Limits) -> io::Result<()> {
+        let cpu_quota =
+            limits.cpu_percent.map(|percent| u64::from(percent) * CPU_PERIOD_MICROS / 100);
+        match self.version {
+            Version::Two => {
+                if let Some(bytes) = limits.memory_bytes {
+                    self.write("", "memory.max", bytes)?;
+                    self.write("", "memory.oom.group", 1)?;
+                    // Absent on machines without swap accounting.
+                    ignore_missing(self.write("", "memory.swap.max", 0))?;
+                }
+                if let Some(processes) = limits.processes {
+                    self.write("", "pids.max", processes)?;
+                }
+                if let Some(quota) = cpu_quota {
+                    self.write("", "cpu.max", format!("{quota} {CPU_PERIOD_MICROS}"))?;
+                }
+            }
+            Version::One => {
+                if let Some(bytes) = limits.memory_bytes {
+                    self.write("memory", "memory.limit_in_bytes", bytes)?;
+                    ignore_missing(self.write("memory", "memory.memsw.limit_in_bytes", bytes))?;
+                }
+                if let Some(processes) = limits.processes {
+                    self.write("pids", "pids.max", processes)?;
+                }
+                if let Some(quota) = cpu_quota {
+                    self.write("cpu", "cpu.cfs_period_us", CPU_PERIOD_MICROS)?;
+                    self.write("cpu", "cpu.cfs_quota_us", quota)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a process into the group and returns what shows it.
+    pub fn join(&self, pid: u32) -> io::Result<String> {
+        for (_, directory) in &self.directories {
+            fs::write(directory.join("cgroup.procs"), pid.to_string())?;
+            let members = fs::read_to_string(directory.join("cgroup.procs"))?;
+            if !members.lines().any(|line| line.parse() == Ok(pid)) {
+                return Err(io::Error::other("the process is not listed in its group"));
+            }
+        }
+        let names: Vec<&str> =
+            self.directories.iter().map(|(name, _)| name.as_str()).filter(|name| !name.is_empty()).collect();
+        Ok(match self.version {
+            Version::Two => "listed in a cgroup v2 group of its own".into(),
+            Version::One => format!("listed in cgroup v1 groups of its own: {}", names.join(", ")),
+        })
+    }
+
+    /// What the group counted so far.
+    pub fn counted(&self) -> Counted {
+        let (peak, kills, forks) = match self.version {
+            Version::Two => (
+                self.read("", "memory.peak"),
+                self.read_field("", "memory.events", "oom_kill"),
+                self.read_field("", "pids.events", "max"),
+            ),
+            Version::One => (
+                self.read("memory", "memory.max_usage_in_bytes"),
+                self.read_field("memory", "memory.oom_control", "oom_kill"),
+                self.read_field("pids", "pids.events", "max"),
+            ),
+        };
+        Counted {
+            peak_memory_bytes: peak.and_then(|text| text.trim().parse().ok()),
+            memory_kills: kills.unwrap_or(0),
+            refused_forks: forks.unwrap_or(0),
+        }
+    }
+
+    fn file(&self, controller: &str, file: &str) -> io::Result<PathBuf> {
+        self.directories
+            .iter()
+            .find(|(name, _)| self.version == Version::Two || name == controller)
+            .map(|(_, directory)| directory.join(file))
+            .ok_or_else(|| io::Error::other(format!("no {controller} controller")))
+    }
+
+    fn write(&self, controller: &str, file: &str, value: impl ToString) -> io::Result<()> {
+        let path = self.file(controller, file)?;
+        fs::write(&path, value.to_string())
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    }
+
+    fn read(&self, controller: &str, file: &str) -> Option<String> {
+        fs::read_to_string(self.file(controller, file).ok()?).ok()
+    }
+
+    fn read_field(&self, controller: &str, file: &str, field: &str) -> Option<u64> {
+        self.read(controller, file)?.lines().find_map(|line| {
+            let (name, value) = line.split_once(' ')?;
+            if name == field { value.trim().parse().ok() } else { None }
+        })
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        for (_, directory) in &self.directories {
+            remove_when_empty(directory);
+        }
+    }
+}
+
+/// Removes a group; its last process may still be on its way out.
+fn remove_when_empty(directory: &std::path::Path) {
+    for _ in 0..200 {
+        match fs::remove_dir(directory) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            // Removed, or gone already; anything else is left for the next
+            // start's `remove_stale`.
+            _ => return,
+        }
+    }
+}
+
+/// Removes groups that a killed supervisor left behind. A group with a process
+/// in it cannot be removed, so a living sandbox is never touched.
+fn remove_stale(parent: &std::path::Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
+        let supervisor_lives = pid
+            .parse::<i32>()
+            .ok()
+            .and_then(stockade_sys::rustix::process::Pid::from_raw)
+            .is_some_and(|pid| stockade_sys::rustix::process::test_kill_process(pid).is_ok());
+        // A group whose supervisor lives may be about to be joined.
+        if !supervisor_lives && fs::remove_dir(entry.path()).is_err() {
+            continue;
+        }
+    }
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,114 @@
+//! Lowers a plan into the launcher's wire form: a field-by-field copy, so that
+//! neither side depends on the other's types.
+
+use stockade_launch::wire;
+use stockade_policy::plan::{Access, Action, Plan, Resource};
+
+/// The steps that the launcher performs; those of the supervisor are left out.
+pub(crate) fn launcher_steps(plan: &Plan, outside: wire::NamespaceIds) -> Vec<wire::Step> {
+    plan.steps
+        .iter()
+        .enumerate()
+        .filter_map(|(index, step)| {
+            let action = action(&step.action, plan, outside)?;
+            Some(wire::Step { index: index as u32, name: step.name.clone(), action })
+        })
+        .collect()
+}
+
+fn action(action: &Action, plan: &Plan, outside: wire::NamespaceIds) -> Option<wire::Action> {
+    let bytes = |path: &stockade_policy::path::AbsolutePath| path.as_bytes().to_vec();
+    Some(match action {
+        Action::CloneNamespaces
+        | Action::Fork
+        | Action::MapIds { .. }
+        | Action::JoinControlGroup
+        | Action::PrivateStreams => return None,
+        Action::TieToSupervisor => wire::Action::TieToSupervisor,
+        Action::ScrubLauncher => wire::Action::ScrubLauncher,
+        Action::NotDumpable => wire::Action::NotDumpable,
+        Action::VerifyNamespaces => wire::Action::VerifyNamespaces { outside },
+        Action::LoopbackUp => wire::Action::LoopbackUp,
+        Action::NewRoot => wire::Action::NewRoot,
+        Action::PrivateStorage { bytes, inodes } => {
+            wire::Action::PrivateStorage { bytes: *bytes, inodes: *inodes }
+        }
+        Action::Directory { path, mode } => {
+            wire::Action::Directory { path: bytes(path), mode: *mode }
+        }
+        Action::Symlink { path, target } => {
+            wire::Action::Symlink { path: bytes(path), target: target.clone() }
+        }
+        Action::File { path, content, mode, writable } => wire::Action::File {
+            path: bytes(path),
+            content: content.clone(),
+            mode: *mode,
+            writable: *writable,
+        },
+        Action::PrivateDirectory { path, mode } => {
+            wire::Action::PrivateDirectory { path: bytes(path), mode: *mode }
+        }
+        Action::Bind { source, path, access, directory } => wire::Action::Bind {
+            source: bytes(source),
+            path: bytes(path),
+            writable: *access == Access::Write,
+            directory: *directory,
+        },
+        Action::Copy { source, path, bytes_max } => {
+            wire::Action::Copy { source: bytes(source), path: bytes(path), bytes_max: *bytes_max }
+        }
+        Action::Device { name } => wire::Action::Device { name: name.clone() },
+        Action::Terminals => wire::Action::Terminals,
+        Action::Proc { writable } => {
+            wire::Action::Proc { writable: *writable, nested_namespaces: plan.nested_sandbox }
+        }
+        Action::Masks { paths } => wire::Action::Masks {
+            paths: paths
+                .iter()
+                .map(|mask| wire::MaskPath {
+                    path: bytes(&mask.path),
+                    directory: mask.directory,
+                    required: mask.required,
+                })
+                .collect(),
+        },
+        Action::EnterRoot => wire::Action::EnterRoot,
+        Action::EnterDirectory { path } => wire::Action::EnterDirectory { path: bytes(path) },
+        Action::ResourceLimits { limits } => wire::Action::ResourceLimits {
+            limits: limits
+                .iter()
+                .map(|limit| (resource(limit.resource), limit.soft, limit.hard))
+                .collect(),
+        },
+        Action::Processors { processors } => {
+            wire::Action::Processors { processors: processors.clone() }
+        }
+        Action::NoNestedNamespaces => wire::Action::NoNestedNamespaces,
+        Action::NoNewPrivileges => wire::Action::NoNewPrivileges,
+        Action::DropCapabilities => wire::Action::DropCapabilities,
+        Action::Landlock(landlock) => wire::Action::Landlock {
+            filesystem: landlock.handled_fs,
+            network: landlock.handled_net,
+            scoped: landlock.scoped,
+            rules: landlock.rules.iter().map(|rule| (bytes(&rule.path), rule.allowed)).collect(),
+        },
+        Action::Seccomp { program } => wire::Action::Seccomp {
+            program: program
+                .iter()
+                .map(|one| (one.code, one.jump_true, one.jump_false, one.operand))
+                .collect(),
+        },
+    })
+}
+
+/// Numbers that `stockade_launch` maps back.
+fn resource(resource: Resource) -> u8 {
+    match resource {
+        Resource::Core => 0,
+        Resource::Cpu => 1,
+        Resource::Data => 2,
+        Resource::FileSize => 3,
+        Resource::OpenFiles => 4,
+        Resource::Processes => 5,
+    }
+}

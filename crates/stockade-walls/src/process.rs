@@ -1,0 +1,377 @@
+//! The process wall: namespaces, a private view, Landlock and seccomp around
+//! an ordinary process, without any helper program.
+
+use std::io::{self, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use stockade_launch::wire::{self, Assignment, Report, Request, Watch};
+use stockade_policy::facts::ControlGroups;
+use stockade_policy::plan::{Action, Plan};
+use stockade_sys::process::{Child, Forked, Namespaces, fork_into};
+use stockade_sys::rustix::fs::{Mode, OFlags, openat, stat};
+use stockade_sys::rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags,
+    SocketType, recvmsg, send, socketpair,
+};
+use stockade_sys::rustix::process::{
+    DumpableBehavior, Signal, WaitId, WaitIdOptions, pidfd_send_signal,
+    set_dumpable_behavior, waitid,
+};
+
+use crate::control_group::{ControlGroup, Counted};
+use crate::{WallError, lower};
+
+/// How often the launcher samples what no control group holds, in ms.
+const WATCH_INTERVAL_MS: u32 = 100;
+
+/// The child's end of a standard stream.
+#[derive(Debug)]
+pub enum ChildStream {
+    Null,
+    /// Closed in this process once the child has it.
+    Descriptor(std::sync::Arc<OwnedFd>),
+    Terminal,
+}
+
+/// What a start needs besides the plan.
+pub struct Start<'a> {
+    pub plan: &'a Plan,
+    pub control_groups: &'a ControlGroups,
+    pub streams: [ChildStream; 3],
+    /// Test aid: make this step of the plan fail.
+    pub fail_at: Option<usize>,
+}
+
+/// A sandbox in which everything is set up and nothing was executed. Dropping
+/// it kills it.
+#[derive(Debug)]
+pub struct AtGate {
+    sandbox: Sandbox,
+    /// One for each step of the plan that took effect.
+    pub evidence: Vec<Evidence>,
+    /// Master side of the private terminal.
+    pub terminal: Option<OwnedFd>,
+}
+
+/// What shows that a step of the plan took effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// Index into the plan's steps.
+    pub step: usize,
+    pub detail: String,
+}
+
+/// A sandbox whose command runs or has run. Dropping it kills what is left.
+#[derive(Debug)]
+pub struct Sandbox {
+    child: OwnedFd,
+    pid: u32,
+    control: OwnedFd,
+    group: Option<ControlGroup>,
+    reaped: bool,
+}
+
+/// Sets a sandbox up to the gate.
+pub fn start(start: Start<'_>) -> Result<AtGate, WallError> {
+    let plan = start.plan;
+    let (control, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(|error| WallError::system("socketpair")(error.into()))?;
+    let group = if has(plan, |action| matches!(action, Action::JoinControlGroup)) {
+        ControlGroup::create(start.control_groups, &plan.limits)
+            .map_err(|error| step_failed(plan, &error, |action| matches!(action, Action::JoinControlGroup)))?
+    } else {
+        None
+    };
+    let assignment = assignment(&start, group.is_some())?;
+    let namespaces = if has(plan, |action| matches!(action, Action::CloneNamespaces)) {
+        Namespaces::All
+    } else {
+        Namespaces::None
+    };
+    let forked = fork_into(namespaces).map_err(|error| {
+        step_failed(plan, &error, |action| {
+            matches!(action, Action::CloneNamespaces | Action::Fork)
+        })
+    })?;
+    let child = match forked {
+        Forked::Child => stockade_launch::launch(theirs, &assignment),
+        Forked::Parent(child) => child,
+    };
+    drop(theirs);
+    drop(start.streams);
+    let Child { pid, pidfd } = child;
+    let mut gate = AtGate {
+        sandbox: Sandbox { child: pidfd, pid, control, group, reaped: false },
+        evidence: Vec::with_capacity(plan.steps.len()),
+        terminal: None,
+    };
+    gate.supervise(plan, start.fail_at)?;
+    gate.await_ready(plan)?;
+    Ok(gate)
+}
+
+fn has(plan: &Plan, which: impl Fn(&Action) -> bool) -> bool {
+    plan.steps.iter().any(|step| which(&step.action))
+}
+
+/// The failure of the first step that `which` names.
+fn step_failed(plan: &Plan, error: &io::Error, which: impl Fn(&Action) -> bool) -> WallError {
+    let index = plan.steps.iter().position(|step| which(&step.action)).unwrap_or(0);
+    step_error(plan, index, error.to_string(), error.raw_os_error().unwrap_or(0))
+}
+
+fn step_error(plan: &Plan, index: usize, detail: String, errno: i32) -> WallError {
+    let name = plan.steps.get(index).map_or_else(|| "unknown".into(), |step| step.name.clone());
+    WallError::Step { index, name, detail, errno }
+}
+
+fn assignment(start: &Start<'_>, grouped: bool) -> Result<Vec<u8>, WallError> {
+    let plan = start.plan;
+    let streams = start.streams.each_ref().map(|stream| match stream {
+        ChildStream::Null => wire::Stream::Null,
+        ChildStream::Terminal => wire::Stream::Terminal,
+        ChildStream::Descriptor(fd) => wire::Stream::Descriptor(fd.as_raw_fd()),
+    });
+    // A control group holds memory and processes exactly; without one the
+    // launcher samples.
+    let watch = Watch {
+        memory_bytes_max: plan.limits.memory_bytes.filter(|_| !grouped),
+        processes_max: plan.limits.processes.filter(|_| !grouped),
+        interval_ms: WATCH_INTERVAL_MS,
+    };
+    Assignment {
+        version: wire::VERSION,
+        steps: lower::launcher_steps(plan, own_namespaces()?),
+        argv: plan.command.argv.clone(),
+        environment: plan.command.environment.clone(),
+        umask: plan.umask,
+        streams,
+        watch,
+        fail_at: start.fail_at.map(|step| step as u32),
+    }
+    .encode()
+    .map_err(|error| WallError::Protocol(error.to_string()))
+}
+
+fn own_namespaces() -> Result<wire::NamespaceIds, WallError> {
+    let mut ids = [0; wire::NAMESPACES.len()];
+    for (id, name) in ids.iter_mut().zip(wire::NAMESPACES) {
+        *id = stat(format!("/proc/self/ns/{name}"))
+            .map_err(|error| WallError::system("stat of /proc/self/ns")(error.into()))?
+            .st_ino;
+    }
+    Ok(ids)
+}
+
+impl AtGate {
+    /// Performs the supervisor's steps and tells the launcher to begin.
+    fn supervise(&mut self, plan: &Plan, fail_at: Option<usize>) -> Result<(), WallError> {
+        for (index, step) in plan.steps.iter().enumerate() {
+            let done = match &step.action {
+                Action::CloneNamespaces => Ok("clone3 made the namespaces".to_string()),
+                Action::Fork => Ok("forked".into()),
+                Action::PrivateStreams => {
+                    Ok("standard streams are pipes or a terminal of our own".into())
+                }
+                Action::MapIds { every_id } => map_ids(self.sandbox.pid, plan, *every_id),
+                Action::JoinControlGroup => match &self.sandbox.group {
+                    Some(group) => group.join(self.sandbox.pid),
+                    None => Err(io::Error::other("there is no control group to join")),
+                },
+                _ => continue,
+            };
+            let done = if fail_at == Some(index) {
+                Err(io::Error::other("made to fail by --fail-step"))
+            } else {
+                done
+            };
+            let detail = done.map_err(|error| {
+                step_error(plan, index, error.to_string(), error.raw_os_error().unwrap_or(0))
+            })?;
+            self.evidence.push(Evidence { step: index, detail });
+        }
+        // From here on this process holds what the sandbox must not read. It
+        // could not be done earlier: /proc/PID/uid_map of a child of a process
+        // that is not dumpable belongs to root.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .map_err(|error| WallError::system("prctl PR_SET_DUMPABLE")(error.into()))?;
+        self.sandbox.request(&Request::Begin)
+    }
+
+    fn await_ready(&mut self, plan: &Plan) -> Result<(), WallError> {
+        let (report, attached) = self.sandbox.receive_with_descriptor()?;
+        match report {
+            Some(Report::Ready { evidence }) => {
+                for wire::Evidence { index, detail } in evidence {
+                    self.evidence.push(Evidence { step: index as usize, detail });
+                }
+                self.terminal = attached;
+                Ok(())
+            }
+            Some(Report::StepFailed { index, errno, detail }) => {
+                Err(step_error(plan, index as usize, detail, errno))
+            }
+            Some(other) => Err(WallError::Protocol(format!("{other:?} before the gate"))),
+            None => Err(WallError::LauncherGone),
+        }
+    }
+
+    /// The steps of the plan for which there is no evidence.
+    pub fn missing_evidence(&self, plan: &Plan) -> Vec<usize> {
+        let mut seen = vec![false; plan.steps.len()];
+        for evidence in &self.evidence {
+            if let Some(slot) = seen.get_mut(evidence.step) {
+                *slot = true;
+            }
+        }
+        seen.iter().enumerate().filter(|(_, seen)| !**seen).map(|(index, _)| index).collect()
+    }
+
+    /// Opens the gate: the command is executed.
+    pub fn go(self) -> Result<Sandbox, WallError> {
+        self.sandbox.request(&Request::Go)?;
+        Ok(self.sandbox)
+    }
+}
+
+impl Sandbox {
+    /// Readable when the launcher has something to report or is gone.
+    pub fn control(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    /// Process id of the sandbox's init, as seen outside.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The next report; `None` when the launcher is gone.
+    pub fn receive(&self) -> Result<Option<Report>, WallError> {
+        self.receive_with_descriptor().map(|(report, _)| report)
+    }
+
+    /// Sends a signal to the command.
+    pub fn signal(&self, number: i32, group: bool) -> Result<(), WallError> {
+        self.request(&Request::Signal { number, group })
+    }
+
+    /// Kills everything inside and waits until it is gone.
+    pub fn kill(&mut self) {
+        if !self.reaped {
+            // Gone already is as good as killed.
+            let _gone = pidfd_send_signal(&self.child, Signal::KILL).is_err();
+            self.wait();
+        }
+    }
+
+    /// Waits until the sandbox's init is gone; the kernel has then killed
+    /// everything else in its pid namespace.
+    pub fn wait(&mut self) {
+        while !self.reaped {
+            match waitid(WaitId::PidFd(self.child.as_fd()), WaitIdOptions::EXITED) {
+                Err(error) if error == stockade_sys::rustix::io::Errno::INTR => {}
+                _ => self.reaped = true,
+            }
+        }
+    }
+
+    /// What the control group counted, if there is one.
+    pub fn counted(&self) -> Option<Counted> {
+        self.group.as_ref().map(ControlGroup::counted)
+    }
+
+    fn request(&self, request: &Request) -> Result<(), WallError> {
+        let bytes = wire::encode_message(request)
+            .map_err(|error| WallError::Protocol(error.to_string()))?;
+        match send(&self.control, &bytes, SendFlags::NOSIGNAL) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(WallError::LauncherGone),
+        }
+    }
+
+    fn receive_with_descriptor(&self) -> Result<(Option<Report>, Option<OwnedFd>), WallError> {
+        let mut buffer = vec![0u8; wire::MESSAGE_BYTES_MAX];
+        let mut space = [MaybeUninit::uninit(); stockade_sys::rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = recvmsg(
+            &self.control,
+            &mut [io::IoSliceMut::new(&mut buffer)],
+            &mut ancillary,
+            RecvFlags::CMSG_CLOEXEC,
+        );
+        let length = match received {
+            Ok(received) => received.bytes,
+            Err(error) if error == stockade_sys::rustix::io::Errno::CONNRESET => 0,
+            Err(error) => return Err(WallError::system("recvmsg")(error.into())),
+        };
+        if length == 0 {
+            return Ok((None, None));
+        }
+        let mut attached = None;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                attached = descriptors.into_iter().next();
+            }
+        }
+        let report = wire::decode(&buffer[..length])
+            .map_err(|error| WallError::Protocol(error.to_string()))?;
+        Ok((Some(report), attached))
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Writes the id maps of a child's new user namespace (user_namespaces(7)) and
+/// reads them back.
+fn map_ids(pid: u32, plan: &Plan, every_id: bool) -> io::Result<String> {
+    let process = open_process(pid)?;
+    if every_id {
+        let uids = own_map("uid_map")?;
+        let gids = own_map("gid_map")?;
+        write_at(&process, "uid_map", &uids)?;
+        write_at(&process, "gid_map", &gids)?;
+        return Ok("every id maps onto itself".into());
+    }
+    // Without this an unprivileged process could use setgroups(2) to drop a
+    // group that denies it access (CVE-2014-8989); the kernel insists.
+    write_at(&process, "setgroups", "deny")?;
+    write_at(&process, "uid_map", &format!("{0} {0} 1\n", plan.uid))?;
+    write_at(&process, "gid_map", &format!("{0} {0} 1\n", plan.gid))?;
+    Ok(format!("only user {} and group {} are mapped", plan.uid, plan.gid))
+}
+
+/// /proc/PID of a child that cannot have been reaped yet, so the number is its.
+fn open_process(pid: u32) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(stockade_sys::rustix::fs::CWD, format!("/proc/{pid}"), flags, Mode::empty())?)
+}
+
+fn write_at(process: &OwnedFd, name: &str, content: &str) -> io::Result<()> {
+    let file = openat(process, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    std::fs::File::from(file).write_all(content.as_bytes())
+}
+
+/// A map in which every id that this process knows stands for itself.
+fn own_map(name: &str) -> io::Result<String> {
+    let map = std::fs::read_to_string(format!("/proc/self/{name}"))?;
+    let mut identity = String::new();
+    for line in map.lines() {
+        let mut fields = line.split_ascii_whitespace();
+        let (Some(inside), Some(_), Some(count)) = (fields.next(), fields.next(), fields.next())
+        else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        identity.push_str(&format!("{inside} {inside} {count}\n"));
+    }
+    Ok(identity)
+}
