@@ -1,20 +1,21 @@
 //! `cargo xtask fuzz`: coverage-guided fuzzing on the stable compiler.
 //!
-//! `cargo fuzz` wants a nightly compiler for the address sanitizer. The code under test has no
+//! `cargo fuzz` wants a nightly compiler for the address sanitizer. The parsers have no
 //! `unsafe`, so a sanitizer would find nothing; libFuzzer's coverage needs only code-generation
 //! flags that stable accepts. The crate `fuzz` is outside the workspace, because everything it
 //! uses is built with those flags.
 
 use crate::shell;
 use anyhow::{Context, Result, bail};
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Fuzz every parser that reads bytes from elsewhere.
 ///
 /// Each target under fuzz/targets runs for the given time, guided by coverage, from its corpus in
-/// fuzz/corpus. A crash prints the seed and the input and leaves the input in target/fuzz; run it
-/// again with `cargo xtask fuzz 0 --target NAME --input FILE`.
+/// fuzz/corpus. The seed is printed. A crash shows the panic and the input, and leaves the input in
+/// target/fuzz/NAME; run it again with `cargo xtask fuzz --target NAME --input FILE`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Seconds for each target.
@@ -58,6 +59,8 @@ const COVERAGE: &[&str] = &[
 /// Largest input that is tried, in bytes.
 const INPUT_BYTES_MAX: u32 = 16 * 1024;
 const MEMORY_MEGABYTES_MAX: u32 = 1024;
+/// Lines of the log that a failure shows: the panic, its trace and the input.
+const FAILURE_LINES: usize = 60;
 
 pub fn run(options: &Options) -> Result<()> {
     let targets = targets()?;
@@ -115,7 +118,7 @@ fn build() -> Result<PathBuf> {
     Ok(target_directory.join(host).join("release"))
 }
 
-fn fuzz(options: &Options, target: &str, binaries: &std::path::Path) -> Result<()> {
+fn fuzz(options: &Options, target: &str, binaries: &Path) -> Result<()> {
     let directory = shell::target_directory().join("fuzz").join(target);
     let found = directory.join("found");
     std::fs::create_dir_all(&found)?;
@@ -142,7 +145,30 @@ fn fuzz(options: &Options, target: &str, binaries: &std::path::Path) -> Result<(
     if corpus.is_dir() {
         command.arg(corpus);
     }
-    shell::run(&mut command)
+    let log_path = directory.join("log");
+    command.stderr(File::create(&log_path)?);
+    let outcome = shell::run(&mut command);
+    let log = std::fs::read_to_string(&log_path).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    match outcome {
+        Ok(()) => {
+            // The log also lists dictionary words, which nobody wants to read each time.
+            lines
+                .iter()
+                .filter(|line| line.starts_with("stat::"))
+                .for_each(|l| println!("{l}"));
+            Ok(())
+        }
+        Err(error) => {
+            let tail = &lines[lines.len().saturating_sub(FAILURE_LINES)..];
+            println!("{}", tail.join("\n"));
+            let again = format!("cargo xtask fuzz --target {target} --input FILE");
+            let found = directory.display();
+            Err(error.context(format!(
+                "the input is in {found}; run it again with `{again}`"
+            )))
+        }
+    }
 }
 
 /// A seed that differs from run to run; never 0, which libFuzzer takes for none.

@@ -12,6 +12,7 @@ mod tidy;
 mod user;
 
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
 /// Builds, tests and measures Stockade.
 #[derive(Parser)]
@@ -33,11 +34,18 @@ enum Verb {
     Bench(bench::Options),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().verb {
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().verb {
         Verb::Test(options) => test::run(&options),
         Verb::Tidy(options) => tidy::run(&options),
         Verb::Fuzz(options) => fuzz::run(&options),
         Verb::Bench(options) => bench::run(&options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

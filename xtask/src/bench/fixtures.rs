@@ -71,7 +71,7 @@ pub fn c_project(arena: &Arena) -> Result<PathBuf> {
     for source in 0..SOURCES {
         let mut text =
             String::from("#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n");
-        for function in 0..300 {
+        for function in 0..120 {
             writeln!(
                 text,
                 "double s{source}f{function}(double *a, int n) {{ double r = {function}; \
@@ -93,9 +93,10 @@ pub fn c_project(arena: &Arena) -> Result<PathBuf> {
 
 /// A Rust crate without dependencies that the compiler needs some seconds for.
 pub fn rust_project(arena: &Arena) -> Result<PathBuf> {
+    const FUNCTIONS: u32 = 22;
     let project = arena.project("rust")?;
     let mut text = String::from("use std::collections::{BTreeMap, HashMap};\n");
-    for function in 0..150 {
+    for function in 0..FUNCTIONS {
         writeln!(
             text,
             "fn f{function}(n: u64) -> usize {{ \
@@ -106,7 +107,9 @@ pub fn rust_project(arena: &Arena) -> Result<PathBuf> {
             size = function % 12 + 1
         )?;
     }
-    let calls: Vec<String> = (0..150).map(|function| format!("f{function}(9)")).collect();
+    let calls: Vec<String> = (0..FUNCTIONS)
+        .map(|function| format!("f{function}(9)"))
+        .collect();
     writeln!(
         text,
         "fn main() {{ println!(\"{{}}\", {}); }}",

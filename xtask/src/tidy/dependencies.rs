@@ -69,13 +69,23 @@ const BOUNDARIES: &[Boundary] = &[
         outside: Outside::Not(&["clap", "hyper", "reqwest", "tokio"]),
     },
     Boundary {
+        name: "stockade-attacks",
+        workspace: &["stockade-policy", "stockade-sys"],
+        outside: Outside::Not(RUNTIMES),
+    },
+    Boundary {
         name: "stockade",
-        workspace: &["stockade-engine", "stockade-policy", "stockade-sys"],
+        workspace: &[
+            "stockade-attacks",
+            "stockade-engine",
+            "stockade-policy",
+            "stockade-sys",
+        ],
         outside: Outside::Any,
     },
     Boundary {
         name: "stockade-testkit",
-        workspace: &["stockade-policy", "stockade-sys"],
+        workspace: &["stockade-attacks", "stockade-policy", "stockade-sys"],
         outside: Outside::Any,
     },
     Boundary {
