@@ -73,7 +73,7 @@ pub struct Places {
 impl Places {
     /// Reads the variables of this process.
     pub fn of_caller() -> Result<Self, StateError> {
-        Self::from_variables(|name| std::env::var_os(name))
+        Self::from_variables(std::env::var_os::<&str>)
     }
 
     /// Reads variables through `variable`.
