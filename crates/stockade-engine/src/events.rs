@@ -439,7 +439,10 @@ pub fn json_for_terminal(line: &str) -> String {
 fn clip(value: &mut serde_json::Value, bound: usize) {
     match value {
         serde_json::Value::String(text) if text.len() > bound => {
-            let cut = (0..=bound).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+            let cut = (0..=bound)
+                .rev()
+                .find(|&at| text.is_char_boundary(at))
+                .unwrap_or(0);
             let missing = text.len() - cut;
             text.truncate(cut);
             text.push_str(&format!("[… {missing} bytes more]"));
