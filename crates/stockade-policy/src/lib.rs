@@ -6,10 +6,26 @@
 //! environment: the caller hands all of it in as values, so the same input
 //! always gives the same plan and the same digest.
 
+pub mod compile;
+mod containment;
+pub mod credentials;
+pub mod decide;
+mod defaults;
+pub mod digest;
+pub mod document;
+pub mod explain;
 pub mod facts;
 pub mod guarantee;
+mod keys;
 pub mod landlock;
+pub mod merge;
 pub mod path;
 pub mod plan;
 pub mod policy;
+pub mod presets;
+pub mod problem;
+pub mod schema;
 pub mod seccomp;
+pub mod sets;
+pub mod validate;
+pub mod value;

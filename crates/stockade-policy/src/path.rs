@@ -3,6 +3,7 @@
 //! A path on Linux is any bytes but NUL; turning it into a string would lose
 //! names that are not UTF-8, so nothing here does.
 
+use std::borrow::Borrow;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -88,7 +89,9 @@ impl AbsolutePath {
 
     /// The components from the root down.
     pub fn components(&self) -> impl Iterator<Item = &[u8]> {
-        self.0.split(|&byte| byte == b'/').filter(|component| !component.is_empty())
+        self.0
+            .split(|&byte| byte == b'/')
+            .filter(|component| !component.is_empty())
     }
 
     /// The directory that holds this path; `None` for the root.
@@ -100,9 +103,38 @@ impl AbsolutePath {
         Some(Self(self.0[..cut.max(1)].to_vec()))
     }
 
+    /// The bytes of every directory above this path, nearest first, the root
+    /// last; nothing for the root itself. Borrowed, so that looking up what
+    /// covers a path allocates nothing.
+    pub fn ancestors(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = (!self.is_root()).then_some(&self.0[..]);
+        std::iter::from_fn(move || {
+            let path = rest?;
+            let cut = path.iter().rposition(|&byte| byte == b'/')?;
+            rest = (cut > 0).then(|| &path[..cut]);
+            Some(&path[..cut.max(1)])
+        })
+    }
+
     /// The last component; `None` for the root.
     pub fn file_name(&self) -> Option<&[u8]> {
         self.components().last()
+    }
+
+    /// Where a link at this path with these bytes leads when no further link
+    /// is on the way; `None` when that is no path. Purely lexical.
+    pub fn link_target(&self, target: &[u8]) -> Option<Self> {
+        let mut place = match target.first()? {
+            b'/' => Self::root(),
+            _ => self.parent()?,
+        };
+        for component in target.split(|&byte| byte == b'/') {
+            place = match component {
+                b".." => place.parent().unwrap_or_else(Self::root),
+                _ => place.join(component).ok()?,
+            };
+        }
+        Some(place)
     }
 
     /// Whether this path is `base` or lies below it.
@@ -123,13 +155,23 @@ impl AbsolutePath {
     }
 }
 
+/// Compares and hashes as the bytes do, so maps keyed by a path can be searched
+/// by a borrowed part of another path.
+impl Borrow<[u8]> for AbsolutePath {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// Text for people and JSON: bytes that are not printable UTF-8 appear as
 /// `\xNN`, so that a name can never forge a line of output.
 pub fn printable(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
-            if character.is_control() || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
+            if character.is_control()
+                || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            {
                 text.extend(character.escape_default());
             } else {
                 text.push(character);
@@ -164,7 +206,10 @@ mod tests {
         assert_eq!(path.as_bytes(), b"/a/b/c");
         assert_eq!(path.parent().unwrap().as_bytes(), b"/a/b");
         assert_eq!(AbsolutePath::parse("/").unwrap(), AbsolutePath::root());
-        assert_eq!(AbsolutePath::parse("/a").unwrap().parent(), Some(AbsolutePath::root()));
+        assert_eq!(
+            AbsolutePath::parse("/a").unwrap().parent(),
+            Some(AbsolutePath::root())
+        );
     }
 
     #[test]
@@ -177,7 +222,10 @@ mod tests {
         ] {
             assert_eq!(AbsolutePath::parse(bytes), Err(error));
         }
-        assert_eq!(AbsolutePath::parse(format!("/{}", "x".repeat(5000))), Err(PathError::TooLong));
+        assert_eq!(
+            AbsolutePath::parse(format!("/{}", "x".repeat(5000))),
+            Err(PathError::TooLong)
+        );
     }
 
     #[test]
@@ -185,7 +233,31 @@ mod tests {
         let base = AbsolutePath::parse("/home/u").unwrap();
         assert!(AbsolutePath::parse("/home/u/x").unwrap().is_within(&base));
         assert!(!AbsolutePath::parse("/home/user").unwrap().is_within(&base));
-        assert_eq!(AbsolutePath::parse("/home/u/x/y").unwrap().relative_to(&base), Some(&b"x/y"[..]));
+        assert_eq!(
+            AbsolutePath::parse("/home/u/x/y")
+                .unwrap()
+                .relative_to(&base),
+            Some(&b"x/y"[..])
+        );
+    }
+
+    #[test]
+    fn ancestors_go_up_to_the_root() {
+        let path = AbsolutePath::parse("/a/b/c").unwrap();
+        let found: Vec<&[u8]> = path.ancestors().collect();
+        assert_eq!(found, [&b"/a/b"[..], b"/a", b"/"]);
+        assert_eq!(AbsolutePath::root().ancestors().count(), 0);
+    }
+
+    #[test]
+    fn a_link_target_is_taken_from_the_directory_of_the_link() {
+        let link = AbsolutePath::parse("/dev/ptmx").unwrap();
+        let lands = |target: &[u8]| link.link_target(target).map(|path| path.to_string());
+        assert_eq!(lands(b"pts/ptmx").as_deref(), Some("/dev/pts/ptmx"));
+        assert_eq!(lands(b"../a/./b").as_deref(), Some("/a/b"));
+        assert_eq!(lands(b"../../../c").as_deref(), Some("/c"));
+        assert_eq!(lands(b"/proc").as_deref(), Some("/proc"));
+        assert_eq!(lands(b""), None);
     }
 
     #[test]

@@ -1,0 +1,87 @@
+//! Compiles a policy, the facts of this machine and one command into a plan,
+//! or says everything that cannot be enforced here and what to do about it.
+//!
+//! Pure: the same values always give the same plan. The parts are apart:
+//! `questions` says what must be known, `machine` and `places` refuse,
+//! `view` lays out the file system, `limits` and `environment` fill in the
+//! numbers and variables, `steps` puts the actions in order, and
+//! `guarantees` says what each promise rests on.
+
+mod environment;
+mod findings;
+mod guarantees;
+mod limits;
+mod machine;
+pub(crate) mod places;
+mod questions;
+pub(crate) mod secrets;
+mod sockets;
+mod steps;
+mod view;
+
+use crate::facts::Facts;
+use crate::path::AbsolutePath;
+use crate::plan::{Command, Plan, Unenforceable};
+use crate::policy::Policy;
+
+pub(crate) use limits::bytes_text;
+pub use questions::{credential_patterns, granted_roots, questions};
+
+/// The wall that every refusal of this module names.
+pub const WALL: &str = "process";
+
+/// What the caller wants to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandRequest {
+    /// At least one element; bytes, passed on as they are.
+    pub argv: Vec<Vec<u8>>,
+    /// Must lie in the workspace once its links are resolved.
+    pub directory: AbsolutePath,
+}
+
+/// Compiles, or returns every reason why not.
+///
+/// `facts.paths` must answer [`questions`]; a path that is not answered counts
+/// as missing, which is refused where the policy names the path and skipped
+/// where a named set only suggests it.
+pub fn compile(
+    policy: &Policy,
+    facts: &Facts,
+    command: CommandRequest,
+) -> Result<Plan, Vec<Unenforceable>> {
+    let mut findings = findings::Findings::new(policy);
+    machine::check(policy, facts, &mut findings);
+    let directory = places::check(policy, facts, &command, &mut findings);
+    let limits = limits::resolve(policy, facts, &mut findings);
+    let view = view::lay_out(policy, facts, &limits, &mut findings);
+    let environment = environment::inside(policy, facts, &view);
+    let steps = steps::in_order(policy, facts, &view, &limits, &directory);
+    let guarantees = guarantees::judge(policy, facts, &limits, &steps, &mut findings);
+    let notes = findings.into_notes()?;
+    Ok(Plan {
+        form: policy.form,
+        command: Command {
+            argv: command.argv,
+            directory,
+            environment,
+        },
+        workspace: policy.workspace.clone(),
+        uid: facts.uid,
+        gid: facts.gid,
+        umask: facts.umask,
+        grants: view.grants,
+        masks: view.masks,
+        limits,
+        nested_sandbox: policy.nested_sandbox.is_some(),
+        steps,
+        guarantees,
+        notes,
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod fixtures;
+#[cfg(test)]
+mod laws;
+#[cfg(test)]
+mod tests;

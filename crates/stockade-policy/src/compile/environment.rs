@@ -1,0 +1,68 @@
+//! The complete environment inside: the listed names of the caller's, what
+//! the policy sets, and what the view needs. Nothing else enters.
+
+use std::collections::BTreeMap;
+
+use crate::facts::Facts;
+use crate::plan::Form;
+use crate::policy::Policy;
+
+use super::view::View;
+
+/// Where programs are found when the caller has no PATH (the default of
+/// Debian's login.defs).
+const PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Tells programs that they run inside, so that they need not find out by
+/// failing.
+const MARKER: (&[u8], &[u8]) = (b"STOCKADE", b"1");
+
+pub(super) fn inside(policy: &Policy, facts: &Facts, view: &View) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut inside: BTreeMap<&[u8], &[u8]> = facts
+        .environment
+        .iter()
+        .filter(|(name, _)| passes(policy, name))
+        .map(|(name, value)| (&name[..], &value[..]))
+        .collect();
+    inside.entry(b"PATH").or_insert(PATH);
+    inside.insert(b"HOME", view.home.as_bytes());
+    if !facts.user_name.is_empty() {
+        inside.insert(b"USER", facts.user_name.as_bytes());
+        inside.insert(b"LOGNAME", facts.user_name.as_bytes());
+    }
+    inside.remove(&b"TMPDIR"[..]);
+    inside.remove(&b"TMPPREFIX"[..]);
+    inside.remove(&b"XDG_RUNTIME_DIR"[..]);
+    if policy.form == Form::Namespaces {
+        // Outside they may name places that do not exist inside.
+        inside.insert(b"TMPDIR", b"/tmp");
+        inside.insert(b"TMPPREFIX", b"/tmp/zsh");
+    }
+    if let Some(directory) = &view.runtime_directory {
+        inside.insert(b"XDG_RUNTIME_DIR", directory.as_bytes());
+    }
+    for (name, value, _) in &policy.environment_set {
+        inside.insert(name.as_bytes(), value.as_bytes());
+    }
+    inside.insert(MARKER.0, MARKER.1);
+    inside
+        .into_iter()
+        .map(|(name, value)| (name.to_vec(), value.to_vec()))
+        .collect()
+}
+
+/// The caller's value of a variable, if the policy lets it in.
+pub(super) fn passed<'a>(policy: &Policy, facts: &'a Facts, name: &[u8]) -> Option<&'a [u8]> {
+    let value = facts.environment.get(name)?;
+    passes(policy, name).then_some(&value[..])
+}
+
+fn passes(policy: &Policy, name: &[u8]) -> bool {
+    policy
+        .environment_pass
+        .iter()
+        .any(|(listed, _)| match listed.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix.as_bytes()),
+            None => name == listed.as_bytes(),
+        })
+}

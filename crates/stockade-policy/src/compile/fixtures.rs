@@ -1,0 +1,174 @@
+//! A machine and a policy for tests, as fixed values.
+
+use std::collections::BTreeMap;
+
+use super::{CommandRequest, compile};
+use crate::facts::{Ability, Architecture, ControlGroups, Facts, PathFact, PathKind};
+use crate::path::AbsolutePath;
+use crate::plan::{Form, Plan, Rule, Unenforceable};
+use crate::policy::{GrantTarget, LimitDemands, NamedSet, PathGrant, Policy};
+
+pub(crate) fn path(text: &str) -> AbsolutePath {
+    AbsolutePath::parse(text).unwrap()
+}
+
+pub(crate) fn rule(id: &str) -> Rule {
+    Rule {
+        id: id.to_owned(),
+        origin: "stockade.toml:1".to_owned(),
+        reason: "test".to_owned(),
+    }
+}
+
+/// A project that may be written, and the system set.
+pub(crate) fn policy() -> Policy {
+    Policy {
+        form: Form::Namespaces,
+        workspace: path("/home/u/project"),
+        write: vec![grant("filesystem.write[0]", "/home/u/project")],
+        read: vec![PathGrant {
+            target: GrantTarget::Set(NamedSet::System),
+            rule: Rule {
+                origin: "built-in".to_owned(),
+                ..rule("filesystem.read[0]")
+            },
+        }],
+        hide: Vec::new(),
+        nested_sandbox: None,
+        environment_pass: ["PATH", "LC_*", "TERM"]
+            .map(|name| (name.to_owned(), rule("environment.pass")))
+            .to_vec(),
+        environment_set: Vec::new(),
+        network_allow: Vec::new(),
+        limits: LimitDemands::default(),
+        weaken: Vec::new(),
+    }
+}
+
+pub(crate) fn grant(id: &str, target: &str) -> PathGrant {
+    PathGrant {
+        target: GrantTarget::Path(path(target)),
+        rule: rule(id),
+    }
+}
+
+/// A laptop of an ordinary user, without control groups.
+pub(crate) fn facts() -> Facts {
+    let environment = [
+        ("PATH", "/usr/bin"),
+        ("LC_ALL", "C.UTF-8"),
+        ("SECRET_TOKEN", "s3cr3t"),
+        ("TMPDIR", "/x"),
+    ];
+    let mut facts = Facts {
+        architecture: Architecture::X86_64,
+        kernel: (6, 12),
+        landlock_abi: 7,
+        user_namespaces: Ability::Yes,
+        control_groups: ControlGroups::None {
+            reason: "no delegated control group".to_owned(),
+            remedy: "run below `systemd-run --user --scope`".to_owned(),
+        },
+        uid: 1000,
+        gid: 1000,
+        maps_every_id: false,
+        home: path("/home/u"),
+        user_name: "u".to_owned(),
+        umask: 0o022,
+        memory_total_bytes: 10 << 30,
+        processors: vec![0, 1, 2, 3],
+        open_files_max: 1 << 20,
+        environment: environment
+            .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
+            .into(),
+        paths: BTreeMap::new(),
+        hidden: Vec::new(),
+        sockets: Vec::new(),
+    };
+    for directory in [
+        "/usr",
+        "/etc",
+        "/etc/ssh",
+        "/home",
+        "/home/u",
+        "/home/u/project",
+        "/home/u/.ssh",
+        "/home/u/data",
+        "/opt",
+        "/tmp",
+        "/var/tmp",
+        "/run",
+        "/dev/shm",
+    ] {
+        facts
+            .paths
+            .insert(path(directory), fact(PathKind::Directory, directory));
+    }
+    facts
+        .paths
+        .insert(path("/etc/shadow"), fact(PathKind::File, "/etc/shadow"));
+    link(
+        &mut facts,
+        "/bin",
+        "usr/bin",
+        "/usr/bin",
+        PathKind::Directory,
+    );
+    link(
+        &mut facts,
+        "/lib64",
+        "usr/lib64",
+        "/usr/lib64",
+        PathKind::Directory,
+    );
+    facts
+}
+
+/// The same machine for root, with control groups.
+pub(crate) fn facts_of_root() -> Facts {
+    Facts {
+        uid: 0,
+        gid: 0,
+        maps_every_id: true,
+        home: path("/root"),
+        user_name: "root".to_owned(),
+        control_groups: ControlGroups::V2 {
+            directory: path("/sys/fs/cgroup/stockade"),
+            controllers: ["memory", "pids", "cpu"].map(str::to_owned).to_vec(),
+        },
+        ..facts()
+    }
+}
+
+pub(crate) fn fact(kind: PathKind, resolved: &str) -> PathFact {
+    PathFact {
+        kind: kind.clone(),
+        resolved: Some(path(resolved)),
+        resolved_kind: Some(kind),
+        uid: 0,
+        gid: 0,
+        mode: 0o755,
+    }
+}
+
+pub(crate) fn link(facts: &mut Facts, from: &str, target: &str, lands: &str, kind: PathKind) {
+    let symlink = PathKind::Symlink {
+        target: target.as_bytes().to_vec(),
+    };
+    let fact = PathFact {
+        resolved_kind: Some(kind),
+        ..fact(symlink, lands)
+    };
+    facts.paths.insert(path(from), fact);
+}
+
+pub(crate) fn request() -> CommandRequest {
+    CommandRequest {
+        argv: vec![b"npm".to_vec(), b"test".to_vec()],
+        directory: path("/home/u/project"),
+    }
+}
+
+pub(crate) fn compiled(policy: &Policy, facts: &Facts) -> Result<Plan, Vec<Unenforceable>> {
+    compile(policy, facts, request())
+}

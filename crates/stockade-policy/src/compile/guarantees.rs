@@ -1,0 +1,211 @@
+//! Says of every guarantee whether a plan holds it, by what, and which steps
+//! must show evidence.
+
+use crate::facts::Facts;
+use crate::guarantee::Guarantee::{self, *};
+use crate::plan::{Form, Hold, Limits, Step};
+use crate::policy::{GrantTarget, Policy};
+
+use super::findings::Findings;
+use super::limits::bytes_text;
+
+pub(super) fn judge(
+    policy: &Policy,
+    facts: &Facts,
+    limits: &Limits,
+    steps: &[Step],
+    findings: &mut Findings,
+) -> Vec<(Guarantee, Hold)> {
+    lose_by_form(policy, findings);
+    lose_by_choice(policy, facts, limits, findings);
+    let judged = Guarantee::ALL.iter().map(|&guarantee| {
+        let hold = match (
+            mechanism(policy, limits, guarantee),
+            findings.lost(guarantee),
+        ) {
+            (Err(because), _) => Hold::NotHeld {
+                because: because.to_owned(),
+            },
+            (Ok(by), None) => Hold::Held {
+                by,
+                steps: evidence(guarantee, steps),
+            },
+            (Ok(by), Some(lost)) => Hold::Partial {
+                by,
+                lost,
+                steps: evidence(guarantee, steps),
+            },
+        };
+        (guarantee, hold)
+    });
+    judged.collect()
+}
+
+/// What the Landlock-only form loses, whatever the policy says.
+fn lose_by_form(policy: &Policy, findings: &mut Findings) {
+    if policy.form == Form::Namespaces {
+        return;
+    }
+    findings.lose(
+        FS1,
+        "that a path exists is visible, and so are the processes in /proc",
+    );
+    findings.lose(
+        FS6,
+        "there are no private directories; only single files have a limit",
+    );
+    findings.lose(
+        PR3,
+        "processes outside can be seen, though not traced or signalled",
+    );
+    findings.lose(PR4, "a process that leaves its session can outlive the run");
+    findings.lose(
+        PR8,
+        "System V objects and message queues are shared with the user's own",
+    );
+    findings.lose(EP1, "there is no private /tmp, /dev/shm, /run or home");
+    findings.note(
+        "this form has no namespaces: no private /tmp, no process table of its own, \
+         no loopback, no new terminals",
+    );
+}
+
+/// What is lost by what the policy says or by what the machine is.
+fn lose_by_choice(policy: &Policy, facts: &Facts, limits: &Limits, findings: &mut Findings) {
+    let writes = policy
+        .write
+        .iter()
+        .any(|grant| matches!(grant.target, GrantTarget::Path(_)));
+    if writes && policy.form == Form::Namespaces {
+        findings.lose(FS6, workspace_budget(limits));
+    }
+    if let Some(rule) = &policy.nested_sandbox {
+        findings.lose(
+            FS2,
+            "Landlock would forbid every mount of a nested sandbox, so the mounts are the only check",
+        );
+        findings.lose(
+            PR6,
+            "without Landlock /proc/self/fd can re-open a standard descriptor",
+        );
+        findings.lose(PR1, "a nested user namespace reaches more of the kernel");
+        findings.note(format!(
+            "nested sandboxes are allowed by {} ({}): Landlock leaves the file system alone, \
+             and /proc/meminfo shows the machine's memory",
+            rule.id, rule.origin
+        ));
+    }
+    if facts.uid == 0 && !limits.exact {
+        findings.lose(
+            PR7,
+            "root's processes are not counted without a control group",
+        );
+    }
+    if facts.landlock_abi < LANDLOCK_ABI_SCOPES && policy.form == Form::LandlockOnly {
+        findings.lose(PR3, "this kernel's Landlock does not keep signals inside");
+    }
+}
+
+/// First Landlock ABI that scopes signals and abstract sockets (landlock(7)).
+const LANDLOCK_ABI_SCOPES: u32 = 6;
+
+fn workspace_budget(limits: &Limits) -> String {
+    match limits.file_bytes {
+        Some(bytes) => format!(
+            "in the workspace only a single file is limited ({}), not their number or sum",
+            bytes_text(bytes)
+        ),
+        None => "in the workspace writes are limited only by the disk".to_owned(),
+    }
+}
+
+/// The indexes of the steps on which a guarantee rests. The gate itself waits
+/// for every step.
+fn evidence(guarantee: Guarantee, steps: &[Step]) -> Vec<usize> {
+    let rests = |step: &Step| guarantee == AU2 || step.holds.contains(&guarantee);
+    steps
+        .iter()
+        .enumerate()
+        .filter(|(_, step)| rests(step))
+        .map(|(index, _)| index)
+        .collect()
+}
+
+/// What holds a guarantee, or why nothing of this version does.
+fn mechanism(
+    policy: &Policy,
+    limits: &Limits,
+    guarantee: Guarantee,
+) -> Result<String, &'static str> {
+    let text = match (guarantee, policy.form) {
+        (FS4, _) => return Err("needs the workspace guard, which this version does not have"),
+        (NT3 | NT4 | NT5 | NT6, _) => {
+            return Err("needs the egress proxy; this version denies the whole network");
+        }
+        (CR1 | CR2 | CR3, _) => {
+            return Err("needs the credentials broker, which this version does not have");
+        }
+        (EP2, _) => return Err("needs snapshots, which the process wall does not have"),
+        (FS6, Form::Namespaces) => {
+            return Ok(format!(
+                "private directories share {} and {} inodes of a tmpfs",
+                bytes_text(limits.disk_bytes),
+                limits.disk_inodes
+            ));
+        }
+        (PR7, _) => return Ok(limits_mechanism(limits)),
+        (AU1, _) => "hash-chained event log; each decision names its rule",
+        (AU2, _) => "the gate waits for evidence of every step, else kills and exits 125",
+        (PR2, _) => "no_new_privs, empty capability sets, system call filter",
+        (PR5, _) => "descriptors closed, launcher emptied and not dumpable, listed variables only",
+        (PR1, _) => "seccomp filter; other ABIs and io_uring are refused",
+        (_, Form::Namespaces) => namespaces_mechanism(policy, guarantee),
+        (_, Form::LandlockOnly) => landlock_mechanism(guarantee),
+    };
+    Ok(text.to_owned())
+}
+
+fn namespaces_mechanism(policy: &Policy, guarantee: Guarantee) -> &'static str {
+    let second_check = policy.nested_sandbox.is_none();
+    match guarantee {
+        FS1 => "mount namespace with a new root; what is not granted is not mounted",
+        FS2 if second_check => "read-only mounts, and Landlock as a second check",
+        FS2 => "read-only mounts",
+        FS3 => "credential places are not mounted, or covered by an empty file or directory",
+        FS5 => "no capability and no mount call inside; links that a run can make are not followed",
+        PR3 => "pid namespace with its own /proc; supervisor and launcher are not dumpable",
+        PR4 => "the pid namespace dies with its first process, which is tied to the supervisor",
+        PR6 if second_check => {
+            "private streams, Landlock on /proc/self/fd, no TIOCSTI or TIOCLINUX"
+        }
+        PR6 => "private streams, no TIOCSTI or TIOCLINUX",
+        PR8 => "ipc and network namespaces; key rings are refused by the system call filter",
+        NT1 => "network namespace with nothing but its own loopback; host sockets are covered",
+        NT2 => "there is no way out at all",
+        EP1 => "a new root and empty private directories each time, gone with the run",
+        _ => "",
+    }
+}
+
+fn landlock_mechanism(guarantee: Guarantee) -> &'static str {
+    match guarantee {
+        FS1 | FS2 => "Landlock",
+        FS3 => "Landlock; a grant around a credential is refused",
+        FS5 => "Landlock forbids every mount; links that a run can make are not followed",
+        FS6 => "file size limit where one is set",
+        PR3 => "Landlock scopes; supervisor and launcher are not dumpable",
+        PR4 => "the process group is killed when the supervisor goes",
+        PR6 => "private streams, Landlock on /proc/self/fd, no TIOCSTI or TIOCLINUX",
+        PR8 => "Landlock scopes; key rings are refused by the system call filter",
+        NT1 | NT2 => "the system call filter refuses every socket that leaves the machine",
+        EP1 => "only the granted places are written",
+        _ => "",
+    }
+}
+
+fn limits_mechanism(limits: &Limits) -> String {
+    let exact = "control group, rlimits, processor affinity and a wall-time clock";
+    let sampled = "rlimits for each process, processor affinity, a wall-time clock and a watchdog";
+    let by = if limits.exact { exact } else { sampled };
+    by.to_owned()
+}

@@ -1,0 +1,105 @@
+//! Refuses what this kernel, this caller or this version cannot enforce.
+
+use crate::facts::{Ability, Facts};
+use crate::guarantee::Guarantee;
+use crate::path::printable;
+use crate::plan::Form;
+use crate::policy::Policy;
+
+use super::findings::Findings;
+
+/// First kernel with `mount_setattr` (mount_setattr(2)), without which a view
+/// cannot be made read-only with everything mounted below it.
+const KERNEL_MIN: (u32, u32) = (5, 12);
+
+/// Landlock ABI that knows moving files between directories; before it every
+/// such rename fails with EXDEV (landlock(7), LANDLOCK_ACCESS_FS_REFER).
+const LANDLOCK_ABI_REFER: u32 = 2;
+
+/// Guarantees that rest on user namespaces.
+const ON_NAMESPACES: [Guarantee; 6] = [
+    Guarantee::FS1,
+    Guarantee::FS3,
+    Guarantee::PR3,
+    Guarantee::PR4,
+    Guarantee::PR8,
+    Guarantee::NT1,
+];
+
+pub(super) fn check(policy: &Policy, facts: &Facts, findings: &mut Findings) {
+    if policy.form == Form::Namespaces {
+        check_namespaces(facts, findings);
+    }
+    check_landlock(policy, facts, findings);
+    check_network(policy, findings);
+}
+
+fn check_namespaces(facts: &Facts, findings: &mut Findings) {
+    if facts.kernel < KERNEL_MIN {
+        let (major, minor) = facts.kernel;
+        findings.refuse(
+            Guarantee::FS1,
+            format!(
+                "kernel {major}.{minor} has no mount_setattr, so no read-only view can be built"
+            ),
+            format!("use kernel {}.{} or newer", KERNEL_MIN.0, KERNEL_MIN.1),
+        );
+    }
+    if let Ability::No { reason, remedy } = &facts.user_namespaces {
+        for guarantee in ON_NAMESPACES {
+            findings.refuse(
+                guarantee,
+                format!("user namespaces cannot be made: {reason}"),
+                format!("{remedy}; or accept less by name with process.form = \"landlock-only\""),
+            );
+        }
+    }
+}
+
+fn check_landlock(policy: &Policy, facts: &Facts, findings: &mut Findings) {
+    let remedy = "boot a kernel with Landlock (5.13 or newer, `landlock` in its lsm= list)";
+    match (facts.landlock_abi, policy.form) {
+        (0, Form::LandlockOnly) => {
+            for guarantee in [Guarantee::FS1, Guarantee::FS2] {
+                findings.refuse(
+                    guarantee,
+                    "the kernel has no Landlock and this form rests on it alone",
+                    remedy,
+                );
+            }
+        }
+        (0, Form::Namespaces) => {
+            findings.demand(
+                Guarantee::FS2,
+                "the kernel has no Landlock, so the mounts are the only check of what is written",
+                format!("{remedy}, or add \"FS2\" to weaken"),
+            );
+            findings.demand(
+                Guarantee::PR6,
+                "the kernel has no Landlock, so /proc/self/fd can re-open a standard descriptor",
+                format!("{remedy}, or add \"PR6\" to weaken"),
+            );
+        }
+        (abi, _) if abi < LANDLOCK_ABI_REFER => findings.note(
+            "Landlock of this kernel forbids moving files between directories: \
+             builds may fail with EXDEV",
+        ),
+        _ => {}
+    }
+}
+
+fn check_network(policy: &Policy, findings: &mut Findings) {
+    for (host, rule) in &policy.network_allow {
+        findings.refuse(
+            Guarantee::NT2,
+            format!(
+                "{} ({}) allows {}, but there is no egress proxy in this version; \
+                 the wall can only deny all",
+                rule.id,
+                rule.origin,
+                printable(host.as_bytes()),
+            ),
+            "leave network.allow empty",
+        );
+    }
+}

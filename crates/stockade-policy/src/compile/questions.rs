@@ -1,0 +1,89 @@
+//! What must be known about the machine before a policy can be compiled.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::facts::Facts;
+use crate::path::AbsolutePath;
+use crate::policy::{GrantTarget, NamedSet, PathGrant, Policy};
+use crate::sets;
+
+use super::{secrets, view};
+
+/// Every path of which the compiler wants a [`PathFact`](crate::facts::PathFact),
+/// sorted and without repetition.
+///
+/// Each granted path comes with all directories above it, because a link in
+/// the middle decides what is mounted. A credential pattern with `*` cannot be
+/// listed here: the engine expands [`credential_patterns`] and adds what it
+/// finds to the facts.
+pub fn questions(
+    policy: &Policy,
+    home: &AbsolutePath,
+    environment: &BTreeMap<Vec<u8>, Vec<u8>>,
+    directory: &AbsolutePath,
+) -> Vec<AbsolutePath> {
+    let mut wanted = BTreeSet::new();
+    ask(&mut wanted, &policy.workspace);
+    ask(&mut wanted, directory);
+    let mut granted_sets = BTreeSet::new();
+    for grant in policy.write.iter().chain(&policy.read) {
+        match &grant.target {
+            GrantTarget::Path(path) => ask(&mut wanted, path),
+            GrantTarget::Set(set) => _ = granted_sets.insert(*set),
+        }
+    }
+    for set in granted_sets {
+        for candidate in sets::candidates(set, home, environment) {
+            ask(&mut wanted, &candidate.path);
+        }
+    }
+    wanted.extend(secrets::literals(home));
+    wanted.extend(view::mount_points());
+    wanted.remove(&AbsolutePath::root());
+    wanted.into_iter().collect()
+}
+
+/// Credential patterns with `*`: a directory and the pattern below it, where
+/// `*` stands for any bytes within one component. What matches belongs into
+/// `facts.paths`.
+pub fn credential_patterns(home: &AbsolutePath) -> Vec<(AbsolutePath, &'static str)> {
+    secrets::patterns(home)
+}
+
+/// The directories that a person granted and that exist, links resolved:
+/// below them the engine looks for `hide` matches and for unix sockets on
+/// which a process outside listens. The system set is not among them.
+pub fn granted_roots(policy: &Policy, facts: &Facts) -> Vec<AbsolutePath> {
+    let resolved = |path: &AbsolutePath| facts.paths.get(path)?.resolved.clone();
+    let mut roots = BTreeSet::from_iter(resolved(&policy.workspace));
+    for grant in policy.write.iter().chain(&policy.read) {
+        roots.extend(targets(grant, facts).iter().filter_map(resolved));
+    }
+    let covered = |path: &AbsolutePath| path.ancestors().any(|above| roots.contains(above));
+    roots
+        .iter()
+        .filter(|path| !covered(path))
+        .cloned()
+        .collect()
+}
+
+fn targets(grant: &PathGrant, facts: &Facts) -> Vec<AbsolutePath> {
+    match &grant.target {
+        GrantTarget::Path(path) => vec![path.clone()],
+        GrantTarget::Set(NamedSet::System) => Vec::new(),
+        GrantTarget::Set(set) => sets::candidates(*set, &facts.home, &facts.environment)
+            .into_iter()
+            .map(|candidate| candidate.path)
+            .collect(),
+    }
+}
+
+fn ask(wanted: &mut BTreeSet<AbsolutePath>, path: &AbsolutePath) {
+    let mut next = Some(path.clone());
+    while let Some(path) = next {
+        next = path.parent();
+        if !wanted.insert(path) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Puts the actions of a plan in the order in which they are performed.
+//!
+//! The order is part of the security argument: the view is complete before
+//! the old root is dropped, privileges go before the last two checks are
+//! loaded, and the system call filter comes last, because what it forbids is
+//! needed until then.
+
+use crate::facts::Facts;
+use crate::guarantee::Guarantee::{self, *};
+use crate::landlock::{self, Object, Rights};
+use crate::path::AbsolutePath;
+use crate::plan::{Access, Action, Form, Landlock, LandlockRule, Limits, MaskPath, Step};
+use crate::policy::Policy;
+use crate::seccomp;
+
+use super::limits;
+use super::sockets;
+use super::view::{Entries, Entry, View};
+
+/// Largest file that is copied instead of mounted.
+const COPY_BYTES_MAX: u64 = 256 << 10;
+
+pub(super) fn in_order(
+    policy: &Policy,
+    facts: &Facts,
+    view: &View,
+    limits: &Limits,
+    directory: &AbsolutePath,
+) -> Vec<Step> {
+    let mut list = StepList {
+        steps: Vec::with_capacity(view.entries.len() + 32),
+    };
+    list.supervise(policy, facts);
+    list.prepare(policy);
+    if policy.form == Form::Namespaces {
+        list.build_view(policy, view, limits);
+    }
+    list.push(
+        "enter.directory",
+        Action::EnterDirectory {
+            path: directory.clone(),
+        },
+        &[FS2],
+    );
+    list.limit(facts, limits);
+    list.confine(policy, facts, view);
+    list.steps
+}
+
+struct StepList {
+    steps: Vec<Step>,
+}
+
+impl StepList {
+    fn push(&mut self, name: impl Into<String>, action: Action, holds: &[Guarantee]) {
+        self.steps.push(Step {
+            name: name.into(),
+            action,
+            holds: holds.to_vec(),
+        });
+    }
+
+    fn supervise(&mut self, policy: &Policy, facts: &Facts) {
+        self.push("supervisor.streams", Action::PrivateStreams, &[PR5, PR6]);
+        match policy.form {
+            Form::Namespaces => {
+                self.push(
+                    "supervisor.namespaces",
+                    Action::CloneNamespaces,
+                    &[FS1, PR3, PR4, PR8, NT1, NT2],
+                );
+                let every_id = facts.maps_every_id;
+                self.push("supervisor.ids", Action::MapIds { every_id }, &[PR2]);
+            }
+            Form::LandlockOnly => self.push("supervisor.fork", Action::Fork, &[]),
+        }
+        if limits::has_control_group(facts) {
+            self.push("supervisor.control-group", Action::JoinControlGroup, &[PR7]);
+        }
+    }
+
+    fn prepare(&mut self, policy: &Policy) {
+        self.push("launcher.tie", Action::TieToSupervisor, &[PR4]);
+        self.push("launcher.scrub", Action::ScrubLauncher, &[PR5]);
+        self.push("launcher.not-dumpable", Action::NotDumpable, &[PR3, PR5]);
+        if policy.form == Form::Namespaces {
+            self.push(
+                "launcher.verify-namespaces",
+                Action::VerifyNamespaces,
+                &[FS5, PR3, PR8, NT1, NT2],
+            );
+            self.push("network.loopback", Action::LoopbackUp, &[]);
+        }
+    }
+
+    fn build_view(&mut self, policy: &Policy, view: &View, limits: &Limits) {
+        self.push("view.root", Action::NewRoot, &[FS1, FS2, FS5, EP1]);
+        self.push(
+            "view.storage",
+            Action::PrivateStorage {
+                bytes: limits.disk_bytes,
+                inodes: limits.disk_inodes,
+            },
+            &[FS6, EP1],
+        );
+        for (path, entry) in &view.entries {
+            self.place(policy, path, entry);
+        }
+        self.mask(view);
+        self.push("view.enter", Action::EnterRoot, &[FS1, FS2, FS5]);
+    }
+
+    fn place(&mut self, policy: &Policy, path: &AbsolutePath, entry: &Entry) {
+        let place = path.clone();
+        let (kind, action, holds): (_, _, &[Guarantee]) = match entry {
+            Entry::Host { access, directory } => {
+                let (access, directory) = (*access, *directory);
+                let source = place.clone();
+                (
+                    "bind",
+                    Action::Bind {
+                        source,
+                        path: place,
+                        access,
+                        directory,
+                    },
+                    &[FS1, FS2],
+                )
+            }
+            Entry::Private { mode } => (
+                "private",
+                Action::PrivateDirectory {
+                    path: place,
+                    mode: *mode,
+                },
+                &[FS1, EP1],
+            ),
+            Entry::Symlink { target } => (
+                "link",
+                Action::Symlink {
+                    path: place,
+                    target: target.clone(),
+                },
+                &[],
+            ),
+            Entry::File { content } => {
+                let (content, mode, writable) = (content.clone(), 0o444, false);
+                (
+                    "file",
+                    Action::File {
+                        path: place,
+                        content,
+                        mode,
+                        writable,
+                    },
+                    &[],
+                )
+            }
+            Entry::Device { name } => (
+                "device",
+                Action::Device {
+                    name: (*name).to_owned(),
+                },
+                &[FS1],
+            ),
+            Entry::Terminals => ("terminals", Action::Terminals, &[PR6]),
+            Entry::Proc => (
+                "proc",
+                Action::Proc {
+                    writable: policy.nested_sandbox.is_some(),
+                },
+                &[PR3],
+            ),
+            Entry::Copy => {
+                let (source, bytes_max) = (place.clone(), COPY_BYTES_MAX);
+                (
+                    "copy",
+                    Action::Copy {
+                        source,
+                        path: place,
+                        bytes_max,
+                    },
+                    &[],
+                )
+            }
+        };
+        self.push(format!("view.{kind} {path}"), action, holds);
+    }
+
+    fn mask(&mut self, view: &View) {
+        let paths = view
+            .masks
+            .iter()
+            .map(|mask| MaskPath {
+                path: mask.path.clone(),
+                directory: mask.directory,
+                // What is gone since the probe cannot be read either.
+                required: false,
+            })
+            .collect();
+        self.push("view.masks", Action::Masks { paths }, &[FS1, FS3, NT1]);
+    }
+
+    fn limit(&mut self, facts: &Facts, limits: &Limits) {
+        let list = limits::resource_limits(facts, limits);
+        let holds: &[Guarantee] = match limits.file_bytes {
+            Some(_) => &[FS6, PR7],
+            None => &[PR7],
+        };
+        self.push(
+            "limit.resources",
+            Action::ResourceLimits { limits: list },
+            holds,
+        );
+        let processors = limits::processors(facts, limits).to_vec();
+        self.push(
+            "limit.processors",
+            Action::Processors { processors },
+            &[PR7],
+        );
+    }
+
+    fn confine(&mut self, policy: &Policy, facts: &Facts, view: &View) {
+        if policy.form == Form::Namespaces && policy.nested_sandbox.is_none() {
+            self.push(
+                "confine.no-nesting",
+                Action::NoNestedNamespaces,
+                &[FS5, PR1, PR2],
+            );
+        }
+        self.push("confine.no-new-privileges", Action::NoNewPrivileges, &[PR2]);
+        self.push(
+            "confine.capabilities",
+            Action::DropCapabilities,
+            &[FS5, PR2],
+        );
+        if facts.landlock_abi > 0 {
+            let holds: &[Guarantee] = match (policy.form, &policy.nested_sandbox) {
+                (Form::LandlockOnly, _) => &[FS1, FS2, FS3, FS5, PR3, PR6, PR8, NT1, NT2],
+                (Form::Namespaces, None) => &[FS2, PR3, PR6],
+                (Form::Namespaces, Some(_)) => &[PR3],
+            };
+            let ruleset = landlock_ruleset(policy, facts, view);
+            self.push("confine.landlock", Action::Landlock(ruleset), holds);
+        }
+        let mut program = match policy.form {
+            Form::Namespaces => Vec::new(),
+            Form::LandlockOnly => {
+                sockets::refusal(facts.architecture, landlock::handled(facts.landlock_abi).fs)
+            }
+        };
+        program.extend(seccomp::program(
+            facts.architecture,
+            seccomp_options(policy),
+        ));
+        self.push(
+            "confine.system-calls",
+            Action::Seccomp { program },
+            &[PR1, PR2, PR6, PR8, NT1, NT2],
+        );
+    }
+}
+
+/// What the system call filter is asked for.
+fn seccomp_options(policy: &Policy) -> seccomp::Options {
+    seccomp::Options {
+        nested_sandbox: match policy.nested_sandbox {
+            Some(_) => seccomp::NestedSandbox::Allowed,
+            None => seccomp::NestedSandbox::Denied,
+        },
+    }
+}
+
+/// The second check of the same layout. In a nested sandbox it leaves the
+/// file system alone: Landlock refuses every mount(2) to whoever it confines.
+fn landlock_ruleset(policy: &Policy, facts: &Facts, view: &View) -> Landlock {
+    let abi = facts.landlock_abi;
+    let handled = match policy.form {
+        Form::Namespaces => landlock::handled(abi),
+        Form::LandlockOnly => landlock::handled_landlock_only(abi),
+    };
+    let (handled_fs, rules) = match (policy.form, &policy.nested_sandbox) {
+        (Form::Namespaces, Some(_)) => (0, Vec::new()),
+        _ => (handled.fs, landlock_rules(policy, abi, &view.entries)),
+    };
+    let Rights { net, scoped, .. } = handled;
+    Landlock {
+        handled_fs,
+        handled_net: net,
+        scoped,
+        rules,
+    }
+}
+
+fn landlock_rules(policy: &Policy, abi: u32, entries: &Entries) -> Vec<LandlockRule> {
+    let mut rules = Vec::with_capacity(entries.len() + 1);
+    if policy.form == Form::Namespaces {
+        // All that can be listed is what the view itself holds.
+        let allowed = landlock::FS_READ_DIR & landlock::handled(abi).fs;
+        rules.push(LandlockRule {
+            path: AbsolutePath::root(),
+            allowed,
+        });
+    }
+    for (path, entry) in entries {
+        let allowed = rights(abi, entry);
+        let above = path
+            .ancestors()
+            .find_map(|above| entries.get(above))
+            .map_or(0, |entry| rights(abi, entry));
+        if allowed & !above != 0 {
+            rules.push(LandlockRule {
+                path: path.clone(),
+                allowed,
+            });
+        }
+    }
+    rules
+}
+
+fn rights(abi: u32, entry: &Entry) -> u64 {
+    let object = |directory| match directory {
+        true => Object::Directory,
+        false => Object::File,
+    };
+    match entry {
+        Entry::Host {
+            access: Access::Read,
+            directory,
+        } => landlock::read_rights(abi, object(*directory)),
+        Entry::Host {
+            access: Access::Write,
+            directory,
+        } => landlock::write_rights(abi, object(*directory)),
+        Entry::Private { .. } => landlock::write_rights(abi, Object::Directory),
+        Entry::Device { .. } => landlock::write_rights(abi, Object::Device),
+        Entry::Terminals => landlock::device_directory_rights(abi),
+        Entry::Proc => (landlock::FS_READ_FILE | landlock::FS_READ_DIR) & landlock::handled(abi).fs,
+        Entry::File { .. } => landlock::FS_READ_FILE & landlock::handled(abi).fs,
+        Entry::Copy => landlock::read_rights(abi, Object::Directory),
+        Entry::Symlink { .. } => 0,
+    }
+}

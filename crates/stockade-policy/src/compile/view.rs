@@ -1,0 +1,144 @@
+//! Lays out the file system of a run: what of the host is mounted where, what
+//! is private, and what is taken away again.
+//!
+//! The layout is a map from path to entry. A path sorts after every directory
+//! above it, so the order of the map is an order in which it can be built.
+
+mod grants;
+mod masks;
+mod private;
+
+use std::collections::BTreeMap;
+
+use crate::facts::Facts;
+use crate::path::AbsolutePath;
+use crate::plan::{Access, Form, Grant, Limits, Mask, Rule};
+use crate::policy::Policy;
+
+use super::findings::Findings;
+
+pub(super) use private::mount_points;
+
+/// The finished layout.
+pub(super) struct View {
+    pub(super) entries: Entries,
+    pub(super) grants: Vec<Grant>,
+    pub(super) masks: Vec<Mask>,
+    /// The home directory inside.
+    pub(super) home: AbsolutePath,
+    /// The private runtime directory, when the policy passes its variable.
+    pub(super) runtime_directory: Option<AbsolutePath>,
+}
+
+pub(super) type Entries = BTreeMap<AbsolutePath, Entry>;
+
+/// What stands at one path of the view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// A part of the host, at the same path, with no link in it.
+    Host {
+        access: Access,
+        directory: bool,
+    },
+    /// A directory of this run's own.
+    Private {
+        mode: u32,
+    },
+    Symlink {
+        target: Vec<u8>,
+    },
+    File {
+        content: Vec<u8>,
+    },
+    Device {
+        name: &'static str,
+    },
+    Terminals,
+    Proc,
+    /// A private copy of a directory of the host.
+    Copy,
+}
+
+pub(super) fn lay_out(
+    policy: &Policy,
+    facts: &Facts,
+    limits: &Limits,
+    findings: &mut Findings,
+) -> View {
+    let host = grants::collect(policy, facts, findings);
+    let mut view = View {
+        entries: Entries::new(),
+        grants: Vec::new(),
+        masks: Vec::new(),
+        home: facts.home.clone(),
+        runtime_directory: None,
+    };
+    match policy.form {
+        Form::Namespaces => {
+            host.enter(&mut view, findings);
+            private::enter(&mut view, policy, facts, limits, findings);
+            drop_what_is_covered(&mut view);
+        }
+        Form::LandlockOnly => {
+            host.enter(&mut view, findings);
+            drop_what_is_covered(&mut view);
+            view.entries
+                .retain(|_, entry| matches!(entry, Entry::Host { .. }));
+            private::enter_without_mounts(&mut view);
+        }
+    }
+    masks::enter(&mut view, policy, facts, findings);
+    view.grants
+        .sort_by(|left, right| left.path.cmp(&right.path));
+    view
+}
+
+/// The entry that decides about a path: its own or that of the nearest
+/// directory above it.
+pub(super) fn nearest<'a>(entries: &'a Entries, path: &AbsolutePath) -> Option<&'a Entry> {
+    entries.get(path).or_else(|| nearest_above(entries, path))
+}
+
+fn nearest_above<'a>(entries: &'a Entries, path: &AbsolutePath) -> Option<&'a Entry> {
+    path.ancestors().find_map(|above| entries.get(above))
+}
+
+/// Leaves out mounts and links that a mount above already shows. Grants are a
+/// union: what lies below a writable part is writable.
+fn drop_what_is_covered(view: &mut View) {
+    let mut kept = Entries::new();
+    let mut narrower = Vec::new();
+    for (path, entry) in std::mem::take(&mut view.entries) {
+        let above = match nearest_above(&kept, &path) {
+            Some(Entry::Host {
+                access,
+                directory: true,
+            }) => Some(*access),
+            _ => None,
+        };
+        let covered = match (&entry, above) {
+            (Entry::Host { access, .. }, Some(above)) => {
+                if *access < above {
+                    narrower.push(path.clone());
+                }
+                *access <= above
+            }
+            (Entry::Symlink { .. }, Some(_)) => true,
+            _ => false,
+        };
+        if !covered {
+            kept.insert(path, entry);
+        }
+    }
+    view.entries = kept;
+    view.grants
+        .retain(|grant| narrower.binary_search(&grant.path).is_err());
+}
+
+fn built_in(id: &str, reason: &str) -> Rule {
+    Rule {
+        id: id.to_owned(),
+        origin: "built-in".to_owned(),
+        reason: reason.to_owned(),
+    }
+}

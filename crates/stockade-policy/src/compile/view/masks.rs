@@ -1,0 +1,152 @@
+//! What is taken away again below a grant: credentials, what a `hide` pattern
+//! matched, and sockets on which a process outside listens.
+
+use std::collections::BTreeMap;
+
+use crate::facts::{Facts, PathKind};
+use crate::guarantee::Guarantee;
+use crate::path::AbsolutePath;
+use crate::plan::{Form, Mask, Rule};
+use crate::policy::Policy;
+
+use super::super::findings::Findings;
+use super::super::secrets;
+use super::{Entry, View, built_in, nearest};
+
+pub(super) fn enter(view: &mut View, policy: &Policy, facts: &Facts, findings: &mut Findings) {
+    let mut masks = BTreeMap::new();
+    credentials(&mut masks, view, facts, findings.weakened(Guarantee::FS3));
+    hidden(&mut masks, view, policy, facts);
+    sockets(&mut masks, view, facts);
+    for grant in view.grants.iter().filter(|grant| !grant.private) {
+        if let Some(above) = grant.path.ancestors().find_map(|above| masks.get(above)) {
+            let Rule { id, origin, .. } = &grant.rule;
+            findings.note(format!(
+                "{} is granted by {id} ({origin}) but hidden with {}",
+                grant.path, above.path
+            ));
+        }
+    }
+    let outermost: Vec<Mask> = masks
+        .iter()
+        .filter(|(path, _)| !path.ancestors().any(|above| masks.contains_key(above)))
+        .map(|(_, mask)| mask.clone())
+        .collect();
+    view.masks = match policy.form {
+        Form::Namespaces => outermost,
+        Form::LandlockOnly => refuse_what_landlock_cannot_take(outermost, facts, findings),
+    };
+}
+
+type Masks = BTreeMap<AbsolutePath, Mask>;
+
+fn credentials(masks: &mut Masks, view: &View, facts: &Facts, weakened: bool) {
+    for found in secrets::found(facts) {
+        let (Some(path), Some(kind)) = (&found.fact.resolved, &found.fact.resolved_kind) else {
+            continue;
+        };
+        // A grant of a credential itself exists only where the policy weakens
+        // FS3 by name; covering it again would undo that.
+        let granted_by_name = weakened
+            && view
+                .grants
+                .iter()
+                .any(|grant| grant.path == *path || grant.path == *found.path);
+        if !granted_by_name {
+            cover(
+                masks,
+                view,
+                path,
+                *kind == PathKind::Directory,
+                secrets::rule(found.credential),
+            );
+        }
+    }
+}
+
+fn hidden(masks: &mut Masks, view: &View, policy: &Policy, facts: &Facts) {
+    for found in &facts.hidden {
+        let Some(pattern) = policy.hide.get(found.pattern) else {
+            continue;
+        };
+        cover(
+            masks,
+            view,
+            &found.path,
+            found.directory,
+            pattern.rule.clone(),
+        );
+    }
+}
+
+fn sockets(masks: &mut Masks, view: &View, facts: &Facts) {
+    for path in &facts.sockets {
+        let rule = built_in(
+            "built-in.socket",
+            "a process outside listens on this socket",
+        );
+        cover(masks, view, path, false, rule);
+    }
+}
+
+/// Covers a path if the host's content would be visible there.
+fn cover(masks: &mut Masks, view: &View, path: &AbsolutePath, directory: bool, rule: Rule) {
+    if matches!(
+        nearest(&view.entries, path),
+        Some(Entry::Host { .. } | Entry::Copy)
+    ) {
+        masks.entry(path.clone()).or_insert(Mask {
+            path: path.clone(),
+            directory,
+            rule,
+        });
+    }
+}
+
+/// Landlock can only grant, never take away below a grant: what the caller's
+/// own permissions do not already withhold is refused.
+fn refuse_what_landlock_cannot_take(
+    masks: Vec<Mask>,
+    facts: &Facts,
+    findings: &mut Findings,
+) -> Vec<Mask> {
+    let mut withheld = 0_usize;
+    for mask in masks {
+        if is_unreadable(&mask.path, facts) {
+            withheld += 1;
+            continue;
+        }
+        let guarantee = match mask.rule.id.split('.').next() {
+            Some("credential") => Guarantee::FS3,
+            Some("filesystem") => Guarantee::FS1,
+            _ => Guarantee::NT1,
+        };
+        findings.demand(
+            guarantee,
+            format!(
+                "{} stays visible: Landlock cannot hide it ({})",
+                mask.path, mask.rule.reason
+            ),
+            format!(
+                "use process.form = \"namespaces\", grant a directory that does not hold it, \
+                 or add \"{guarantee}\" to weaken"
+            ),
+        );
+    }
+    if withheld > 0 {
+        findings.lose(
+            Guarantee::FS3,
+            format!("{withheld} credential places are withheld only by their permission bits"),
+        );
+    }
+    Vec::new()
+}
+
+/// Whether the permission bits keep the caller from reading a path.
+fn is_unreadable(path: &AbsolutePath, facts: &Facts) -> bool {
+    let Some(fact) = facts.paths.get(path) else {
+        return false;
+    };
+    let own = fact.uid == facts.uid || fact.gid == facts.gid || facts.uid == 0;
+    !own && fact.mode & 0o004 == 0
+}

@@ -1,0 +1,282 @@
+//! The parts of the view that show nothing of the host: private directories,
+//! devices, the process table and what programs read there about the machine.
+
+use crate::facts::{Facts, PathKind};
+use crate::path::AbsolutePath;
+use crate::plan::{Access, Grant, Limits, Rule};
+use crate::policy::Policy;
+
+use super::super::findings::Findings;
+use super::super::{environment, limits, places};
+use super::{Entry, View, built_in, nearest, nearest_above};
+
+/// Devices that programs expect and that show nothing of the machine.
+pub(in super::super) const DEVICES: [&str; 6] =
+    ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// Links in /dev and what they hold (as systemd and every distribution make
+/// them).
+const DEVICE_LINKS: [(&str, &str); 5] = [
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/ptmx", "pts/ptmx"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+];
+
+/// Private directories, their modes and why they are there.
+const DIRECTORIES: [(&str, u32, &str); 4] = [
+    (
+        "/dev/shm",
+        0o1777,
+        "shared memory and semaphores of this run",
+    ),
+    ("/run", 0o755, "sockets and state of daemons stay outside"),
+    ("/tmp", 0o1777, "temporary files of this run"),
+    ("/var/tmp", 0o1777, "temporary files of this run"),
+];
+
+/// Where the C library and language runtimes count processors.
+const PROCESSOR_FILES: [&str; 3] = [
+    "/sys/devices/system/cpu/online",
+    "/sys/devices/system/cpu/possible",
+    "/sys/devices/system/cpu/present",
+];
+
+/// Home inside when the real one cannot be replaced (for example `/`).
+const SUBSTITUTE_HOME: &str = "/tmp/home";
+
+const SSH_CONFIGURATION: &str = "/etc/ssh";
+
+/// Paths that are mount points also when a part of the host lies around them,
+/// so that it must be known whether they exist.
+pub(in super::super) fn mount_points() -> impl Iterator<Item = AbsolutePath> {
+    DIRECTORIES
+        .iter()
+        .map(|(path, ..)| absolute(path))
+        .chain([absolute(SSH_CONFIGURATION)])
+}
+
+/// Enters everything private; needs mounts.
+pub(super) fn enter(
+    view: &mut View,
+    policy: &Policy,
+    facts: &Facts,
+    limits: &Limits,
+    findings: &mut Findings,
+) {
+    enter_directories(view, facts, findings);
+    enter_home(view, facts, findings);
+    enter_runtime_directory(view, policy, facts);
+    enter_devices(view);
+    enter_machine(view, policy, facts, limits);
+    enter_ssh_configuration(view, facts);
+}
+
+/// What programs need of /dev and /proc when nothing can be mounted: the
+/// host's own, under Landlock.
+pub(super) fn enter_without_mounts(view: &mut View) {
+    for name in DEVICES {
+        grant(
+            view,
+            device(name),
+            Access::Write,
+            Content::Host,
+            device_rule(),
+        );
+    }
+    let rule = built_in("built-in.proc", "programs read about themselves here");
+    grant(view, absolute("/proc"), Access::Read, Content::Host, rule);
+    for name in DEVICES {
+        view.entries.insert(device(name), Entry::Device { name });
+    }
+    view.entries.insert(absolute("/proc"), Entry::Proc);
+}
+
+#[derive(Clone, Copy)]
+enum Content {
+    Host,
+    OwnOfThisRun,
+}
+
+fn enter_directories(view: &mut View, facts: &Facts, findings: &mut Findings) {
+    for (path, mode, reason) in DIRECTORIES {
+        let path = absolute(path);
+        if view.entries.contains_key(&path) {
+            findings.note(format!("{path} is granted, so this run has no private one"));
+            continue;
+        }
+        let shows_host = matches!(
+            nearest_above(&view.entries, &path),
+            Some(Entry::Host { .. })
+        );
+        if shows_host && !facts.paths.contains_key(&path) {
+            findings.note(format!("{path} does not exist, so there is no private one"));
+            continue;
+        }
+        enter_directory(view, path, mode, reason);
+    }
+}
+
+fn enter_home(view: &mut View, facts: &Facts, findings: &mut Findings) {
+    if matches!(
+        nearest(&view.entries, &facts.home),
+        Some(Entry::Host {
+            directory: true,
+            ..
+        })
+    ) {
+        return;
+    }
+    if !places::is_replaceable_home(&facts.home) {
+        view.home = absolute(SUBSTITUTE_HOME);
+        findings.note(format!(
+            "the home directory {} belongs to the system; inside it is {SUBSTITUTE_HOME}",
+            facts.home
+        ));
+    }
+    let home = view.home.clone();
+    enter_directory(
+        view,
+        home,
+        0o700,
+        "an empty home; nothing of the real one is inside",
+    );
+}
+
+/// The directory that XDG_RUNTIME_DIR names, if the policy passes it and it
+/// lies where the view is private.
+fn enter_runtime_directory(view: &mut View, policy: &Policy, facts: &Facts) {
+    let Some(value) = environment::passed(policy, facts, b"XDG_RUNTIME_DIR") else {
+        return;
+    };
+    let Ok(path) = AbsolutePath::parse(value) else {
+        return;
+    };
+    if view.entries.contains_key(&path) {
+        return;
+    }
+    if matches!(nearest(&view.entries, &path), Some(Entry::Private { .. })) {
+        view.runtime_directory = Some(path.clone());
+        enter_directory(view, path, 0o700, "runtime files of this run");
+    }
+}
+
+fn enter_directory(view: &mut View, path: AbsolutePath, mode: u32, reason: &str) {
+    view.entries.insert(path.clone(), Entry::Private { mode });
+    let rule = built_in("built-in.private", reason);
+    grant(view, path, Access::Write, Content::OwnOfThisRun, rule);
+}
+
+fn enter_devices(view: &mut View) {
+    for name in DEVICES {
+        view.entries.insert(device(name), Entry::Device { name });
+        grant(
+            view,
+            device(name),
+            Access::Write,
+            Content::Host,
+            device_rule(),
+        );
+    }
+    for (link, target) in DEVICE_LINKS {
+        view.entries.insert(
+            absolute(link),
+            Entry::Symlink {
+                target: target.into(),
+            },
+        );
+    }
+    view.entries.insert(absolute("/dev/pts"), Entry::Terminals);
+    let rule = built_in("built-in.terminals", "terminals of this run");
+    grant(
+        view,
+        absolute("/dev/pts"),
+        Access::Write,
+        Content::OwnOfThisRun,
+        rule,
+    );
+}
+
+/// The process table, and files that say how much of the machine this run
+/// has. A nested sandbox could not mount a process table of its own if a part
+/// of this one were covered (mount_namespaces(7)).
+fn enter_machine(view: &mut View, policy: &Policy, facts: &Facts, limits: &Limits) {
+    view.entries.insert(absolute("/proc"), Entry::Proc);
+    let rule = built_in("built-in.proc", "processes of this run");
+    grant(
+        view,
+        absolute("/proc"),
+        Access::Read,
+        Content::OwnOfThisRun,
+        rule,
+    );
+    if let (None, Some(bytes)) = (&policy.nested_sandbox, limits.memory_bytes) {
+        enter_file(
+            view,
+            "/proc/meminfo",
+            limits::memory_file(bytes),
+            "memory of this run",
+        );
+    }
+    let processors = limits::processors(facts, limits);
+    let content = limits::processor_file(processors);
+    for path in PROCESSOR_FILES {
+        enter_file(view, path, content.clone(), "processors of this run");
+    }
+}
+
+fn enter_file(view: &mut View, path: &str, content: Vec<u8>, reason: &str) {
+    view.entries.insert(absolute(path), Entry::File { content });
+    let rule = built_in("built-in.machine", reason);
+    grant(
+        view,
+        absolute(path),
+        Access::Read,
+        Content::OwnOfThisRun,
+        rule,
+    );
+}
+
+/// OpenSSH refuses a configuration whose owner has no id inside, which is
+/// true of root's files when only the caller's id is mapped.
+fn enter_ssh_configuration(view: &mut View, facts: &Facts) {
+    let path = absolute(SSH_CONFIGURATION);
+    let owner_is_mapped = facts.maps_every_id || facts.uid == 0;
+    let is_directory = facts
+        .paths
+        .get(&path)
+        .is_some_and(|fact| fact.kind == PathKind::Directory);
+    let readable = Entry::Host {
+        access: Access::Read,
+        directory: true,
+    };
+    if !owner_is_mapped && is_directory && nearest(&view.entries, &path) == Some(&readable) {
+        view.entries.insert(path, Entry::Copy);
+    }
+}
+
+fn grant(view: &mut View, path: AbsolutePath, access: Access, content: Content, rule: Rule) {
+    let private = matches!(content, Content::OwnOfThisRun);
+    view.grants.push(Grant {
+        path,
+        access,
+        private,
+        rule,
+    });
+}
+
+fn device_rule() -> Rule {
+    built_in(
+        "built-in.devices",
+        "devices that show nothing of the machine",
+    )
+}
+
+fn device(name: &str) -> AbsolutePath {
+    absolute(&format!("/dev/{name}"))
+}
+
+fn absolute(path: &str) -> AbsolutePath {
+    AbsolutePath::parse(path).expect("a constant of this file is an absolute path")
+}

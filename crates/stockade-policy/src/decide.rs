@@ -1,0 +1,333 @@
+//! Answers what a plan allows, and with which rule; enforcement carries out
+//! the same plan.
+
+use serde::Serialize;
+
+use crate::compile::{places, secrets};
+use crate::credentials;
+use crate::path::{AbsolutePath, printable};
+use crate::plan::{Access, Action, Form, Grant, Mask, Plan, Rule};
+
+/// Links of the view that one question may go through (path_resolution(7)).
+const LINKS_MAX: usize = 40;
+
+/// What somebody wants to know. Paths have the links of the host resolved;
+/// links that the view itself makes (/bin, /dev/fd) are followed here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    Read(AbsolutePath),
+    Write(AbsolutePath),
+    Execute(AbsolutePath),
+    Connect { host: String, port: u16 },
+}
+
+/// The answer, with the rule that spoke.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    Permit { rule: Rule, note: Option<String> },
+    Denied(Denial),
+}
+
+/// Why something is denied and the least that would allow it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denial {
+    pub question: Question,
+    pub rule: Rule,
+    pub reason: String,
+    /// Lines of a policy document.
+    pub smallest_grant: Option<String>,
+    /// Whether a person could allow it at all, in a policy of their own.
+    pub person_may_grant: bool,
+}
+
+/// A denial for programs; stable within its version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DenialV1 {
+    pub version: u32,
+    /// `read`, `write`, `execute` or `connect`.
+    pub action: &'static str,
+    /// Path, or host and port.
+    pub object: String,
+    pub rule: String,
+    pub origin: String,
+    pub reason: String,
+    pub smallest_grant: Option<String>,
+    pub person_may_grant: bool,
+}
+
+/// Decides one question. What is hidden stays hidden, whatever is granted
+/// below it; else the most specific grant speaks.
+pub fn decide(plan: &Plan, question: &Question) -> Decision {
+    let (path, need) = match question {
+        Question::Read(path) => (path, Need::Read),
+        Question::Write(path) => (path, Need::Write),
+        Question::Execute(path) => (path, Need::Execute),
+        Question::Connect { host, .. } => return connect(plan, question, host),
+    };
+    let place = follow(plan, path);
+    let judge = Judge {
+        question,
+        path: &place,
+        need,
+        home: home(plan),
+    };
+    let mask = nearest(&plan.masks, &place, |mask| &mask.path);
+    let grant = nearest(&plan.grants, &place, |grant| &grant.path);
+    match (mask, grant) {
+        (Some(mask), _) => judge.by_mask(mask),
+        (None, Some(grant)) => judge.by_grant(grant),
+        (None, None) => judge.by_default(plan),
+    }
+}
+
+impl Question {
+    fn action(&self) -> &'static str {
+        match self {
+            Self::Read(_) => "read",
+            Self::Write(_) => "write",
+            Self::Execute(_) => "execute",
+            Self::Connect { .. } => "connect",
+        }
+    }
+
+    fn object(&self) -> String {
+        match self {
+            Self::Read(path) | Self::Write(path) | Self::Execute(path) => path.to_string(),
+            Self::Connect { host, port } => format!("{}:{port}", printable(host.as_bytes())),
+        }
+    }
+}
+
+impl Denial {
+    /// The denial as a record that an agent can act on.
+    pub fn record(&self) -> DenialV1 {
+        DenialV1 {
+            version: 1,
+            action: self.question.action(),
+            object: self.question.object(),
+            rule: self.rule.id.clone(),
+            origin: self.rule.origin.clone(),
+            reason: self.reason.clone(),
+            smallest_grant: self.smallest_grant.clone(),
+            person_may_grant: self.person_may_grant,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    Read,
+    Write,
+    Execute,
+}
+
+/// What would allow something that is denied.
+enum Grantable {
+    ByPath,
+    /// A person can, but not by adding a line.
+    ByChange,
+    Never,
+}
+
+struct Judge<'a> {
+    question: &'a Question,
+    /// Links of the view followed.
+    path: &'a AbsolutePath,
+    need: Need,
+    home: AbsolutePath,
+}
+
+impl Judge<'_> {
+    fn by_grant(&self, grant: &Grant) -> Decision {
+        let rule = &grant.rule;
+        match (grant.private, grant.access, self.need) {
+            (false, Access::Write, Need::Execute) if rule.id == "built-in.devices" => self.denied(
+                rule,
+                "a device is not a program".to_owned(),
+                Grantable::Never,
+            ),
+            (false, Access::Read, Need::Write) => {
+                let reason = format!("{} is granted for reading only", grant.path);
+                self.denied(rule, reason, Grantable::ByPath)
+            }
+            (false, ..) => permit(rule, None),
+            (true, Access::Write, Need::Write) => {
+                permit(rule, Some("private: it is gone after the run"))
+            }
+            (true, Access::Read, Need::Read) => {
+                permit(rule, Some("shows this run, not the machine"))
+            }
+            (true, Access::Read, _) => {
+                let reason = format!("{} shows this run and cannot be changed", grant.path);
+                self.denied(rule, reason, Grantable::Never)
+            }
+            (true, Access::Write, Need::Read) if *self.path == grant.path => {
+                permit(rule, Some("a private directory, empty at the start"))
+            }
+            (true, Access::Write, Need::Read | Need::Execute) => {
+                let reason = format!("{} is private; the host's content is absent", grant.path);
+                self.denied(rule, reason, Grantable::ByPath)
+            }
+        }
+    }
+
+    fn by_mask(&self, mask: &Mask) -> Decision {
+        let reason = format!("{} is hidden: {}", mask.path, mask.rule.reason);
+        let grantable = match mask.rule.id.as_str() {
+            "built-in.socket" => Grantable::Never,
+            _ => Grantable::ByChange,
+        };
+        self.denied(&mask.rule, reason, grantable)
+    }
+
+    fn by_default(&self, plan: &Plan) -> Decision {
+        let leads_to_grant = plan.form == Form::Namespaces
+            && plan
+                .grants
+                .iter()
+                .any(|grant| grant.path.is_within(self.path));
+        if leads_to_grant && self.need == Need::Read {
+            let rule = default_rule("directories on the way to a grant exist, and nothing else");
+            return permit(&rule, Some("holds only what is granted below it"));
+        }
+        match credentials::covers(self.path, &self.home) {
+            Some(credential) => {
+                let reason = format!("it is a credential: {}", credential.reason);
+                self.denied(&secrets::rule(credential), reason, Grantable::ByPath)
+            }
+            None => {
+                let rule = default_rule("what no rule grants is absent");
+                self.denied(&rule, "no rule grants it".to_owned(), Grantable::ByPath)
+            }
+        }
+    }
+
+    fn denied(&self, rule: &Rule, reason: String, grantable: Grantable) -> Decision {
+        let grantable = match grantable {
+            Grantable::ByPath => self.grantable_by_path(),
+            other => other,
+        };
+        let smallest_grant = match grantable {
+            Grantable::ByPath => self.grant_line(),
+            _ => None,
+        };
+        Decision::Denied(Denial {
+            question: self.question.clone(),
+            rule: rule.clone(),
+            reason,
+            person_may_grant: smallest_grant.is_some() || matches!(grantable, Grantable::ByChange),
+            smallest_grant,
+        })
+    }
+
+    /// What compiling would say to a grant of exactly this path: nothing is
+    /// proposed that it refuses.
+    fn grantable_by_path(&self) -> Grantable {
+        let refused = match self.need {
+            Need::Write => places::never_written(self.path, &self.home).is_some(),
+            Need::Read | Need::Execute => places::has_own(self.path),
+        };
+        match credentials::covers(self.path, &self.home) {
+            _ if refused => Grantable::Never,
+            Some(_) => Grantable::ByChange,
+            None => Grantable::ByPath,
+        }
+    }
+
+    /// The policy lines that grant exactly this path; none for a path that is
+    /// not UTF-8, which a policy cannot name.
+    fn grant_line(&self) -> Option<String> {
+        let key = match self.need {
+            Need::Write => "write",
+            Need::Read | Need::Execute => "read",
+        };
+        let path = std::str::from_utf8(self.path.as_bytes()).ok()?;
+        let quoted = toml::Value::String(path.to_owned());
+        Some(format!("[filesystem]\n{key} = [{quoted}]\n"))
+    }
+}
+
+/// The home directory inside.
+fn home(plan: &Plan) -> AbsolutePath {
+    let variable = plan
+        .command
+        .environment
+        .iter()
+        .find(|(name, _)| name == b"HOME");
+    variable
+        .and_then(|(_, value)| AbsolutePath::parse(value).ok())
+        .unwrap_or_else(AbsolutePath::root)
+}
+
+fn connect(plan: &Plan, question: &Question, host: &str) -> Decision {
+    let loopback = matches!(host, "localhost" | "::1" | "[::1]")
+        || host
+            .parse::<std::net::Ipv4Addr>()
+            .is_ok_and(|address| address.is_loopback());
+    if loopback && plan.form == Form::Namespaces {
+        let rule = Rule {
+            id: "built-in.loopback".to_owned(),
+            origin: "built-in".to_owned(),
+            reason: "servers of this run talk to each other".to_owned(),
+        };
+        return permit(
+            &rule,
+            Some("the run's own loopback; nothing of the host listens there"),
+        );
+    }
+    Decision::Denied(Denial {
+        question: question.clone(),
+        rule: Rule {
+            id: "network.allow".to_owned(),
+            origin: "built-in".to_owned(),
+            reason: "an empty list denies all".to_owned(),
+        },
+        reason: "the network is denied as a whole; this version has no egress proxy".to_owned(),
+        smallest_grant: None,
+        person_may_grant: false,
+    })
+}
+
+/// Follows the links that the view itself makes.
+fn follow(plan: &Plan, path: &AbsolutePath) -> AbsolutePath {
+    let mut place = path.clone();
+    for _ in 0..LINKS_MAX {
+        let Some(next) = plan.steps.iter().find_map(|step| match &step.action {
+            Action::Symlink { path: link, target } => substitute(&place, link, target),
+            _ => None,
+        }) else {
+            break;
+        };
+        place = next;
+    }
+    place
+}
+
+fn substitute(path: &AbsolutePath, link: &AbsolutePath, target: &[u8]) -> Option<AbsolutePath> {
+    let rest = path.relative_to(link)?;
+    link.link_target(target)?.join(rest).ok()
+}
+
+fn nearest<'a, T>(
+    list: &'a [T],
+    path: &AbsolutePath,
+    place: impl Fn(&T) -> &AbsolutePath,
+) -> Option<&'a T> {
+    let covering = list.iter().filter(|item| path.is_within(place(item)));
+    covering.max_by_key(|item| place(item).as_bytes().len())
+}
+
+fn permit(rule: &Rule, note: Option<&str>) -> Decision {
+    Decision::Permit {
+        rule: rule.clone(),
+        note: note.map(str::to_owned),
+    }
+}
+
+fn default_rule(reason: &str) -> Rule {
+    Rule {
+        id: "filesystem.default".to_owned(),
+        origin: "built-in".to_owned(),
+        reason: reason.to_owned(),
+    }
+}

@@ -1,0 +1,311 @@
+//! The digest of a plan: SHA-256 over a canonical encoding of every field.
+//!
+//! The encoding is neither Debug output nor JSON, so that neither a change of
+//! wording nor of a library changes a digest. Lists and byte strings carry
+//! their length, variants a fixed number and options a mark, so that two
+//! different plans never encode to the same bytes. Every type is taken apart
+//! field by field: a new field does not compile until it is encoded here.
+
+use std::fmt;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::guarantee::Guarantee;
+use crate::path::AbsolutePath;
+use crate::plan::{
+    Access, Action, Command, Form, Grant, Hold, Instruction, Landlock, LandlockRule, Limits, Mask,
+    MaskPath, Plan, Resource, ResourceLimit, Rule, Step,
+};
+
+/// Names this encoding; part of what is hashed.
+const ENCODING: &[u8] = b"stockade-plan-1";
+
+/// SHA-256 of a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest([u8; 32]);
+
+/// The digest of a plan.
+pub fn digest(plan: &Plan) -> Digest {
+    let mut encoder = Encoder(Vec::with_capacity(32 << 10));
+    encoder.bytes(ENCODING);
+    plan.encode(&mut encoder);
+    Digest(Sha256::digest(&encoder.0).into())
+}
+
+impl Digest {
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .iter()
+            .try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{self}")
+    }
+}
+
+struct Encoder(Vec<u8>);
+
+impl Encoder {
+    fn tag(&mut self, tag: u8) {
+        self.0.push(tag);
+    }
+
+    fn number(&mut self, number: u64) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+/// Writes the number of a variant and its fields.
+macro_rules! variant {
+    ($encoder:ident, $tag:literal $(, $field:ident)*) => {{
+        $encoder.tag($tag);
+        $($field.encode($encoder);)*
+    }};
+}
+trait Canonical {
+    fn encode(&self, encoder: &mut Encoder);
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {
+        $(impl Canonical for $number {
+            fn encode(&self, encoder: &mut Encoder) {
+                encoder.number(u64::from(*self));
+            }
+        })*
+    };
+}
+
+numbers!(bool, u16, u32, u64);
+
+impl Canonical for usize {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.number(*self as u64);
+    }
+}
+
+impl Canonical for String {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.bytes(self.as_bytes());
+    }
+}
+
+impl Canonical for AbsolutePath {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.bytes(self.as_bytes());
+    }
+}
+
+/// Byte strings are written whole, not as a list of numbers.
+impl Canonical for Vec<u8> {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.bytes(self);
+    }
+}
+
+macro_rules! lists {
+    ($($item:ty),* $(,)?) => {
+        $(impl Canonical for Vec<$item> {
+            fn encode(&self, encoder: &mut Encoder) {
+                encoder.number(self.len() as u64);
+                self.iter().for_each(|item| item.encode(encoder));
+            }
+        })*
+    };
+}
+
+lists!(
+    Vec<u8>,
+    (Vec<u8>, Vec<u8>),
+    (Guarantee, Hold),
+    Grant,
+    Guarantee,
+    Instruction,
+    LandlockRule,
+    Mask,
+    MaskPath,
+    ResourceLimit,
+    Step,
+    String,
+    u32,
+    usize,
+);
+
+impl<T: Canonical> Canonical for Option<T> {
+    fn encode(&self, encoder: &mut Encoder) {
+        match self {
+            None => encoder.tag(0),
+            Some(value) => {
+                encoder.tag(1);
+                value.encode(encoder);
+            }
+        }
+    }
+}
+
+impl<A: Canonical, B: Canonical> Canonical for (A, B) {
+    fn encode(&self, encoder: &mut Encoder) {
+        self.0.encode(encoder);
+        self.1.encode(encoder);
+    }
+}
+
+/// Encodes the named fields in their order; fails to compile when one is
+/// missing.
+macro_rules! structs {
+    ($($name:ident { $($field:ident),* $(,)? })*) => {
+        $(impl Canonical for $name {
+            fn encode(&self, encoder: &mut Encoder) {
+                let Self { $($field),* } = self;
+                $($field.encode(encoder);)*
+            }
+        })*
+    };
+}
+
+structs! {
+    Plan {
+        form, command, workspace, uid, gid, umask, grants, masks, limits, nested_sandbox, steps,
+        guarantees, notes,
+    }
+    Command { argv, directory, environment }
+    Rule { id, origin, reason }
+    Grant { path, access, private, rule }
+    Mask { path, directory, rule }
+    Step { name, action, holds }
+    MaskPath { path, directory, required }
+    ResourceLimit { resource, soft, hard }
+    Landlock { handled_fs, handled_net, scoped, rules }
+    LandlockRule { path, allowed }
+    Instruction { code, jump_true, jump_false, operand }
+    Limits {
+        memory_bytes, processes, cpu_percent, cpu_seconds, wall_time_ms, open_files, file_bytes,
+        disk_bytes, disk_inodes, exact,
+    }
+}
+
+impl Canonical for u8 {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.tag(*self);
+    }
+}
+
+/// By id, so that the order of the list does not matter.
+impl Canonical for Guarantee {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.bytes(self.id().as_bytes());
+    }
+}
+
+impl Canonical for Form {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.tag(match self {
+            Self::Namespaces => 0,
+            Self::LandlockOnly => 1,
+        });
+    }
+}
+
+impl Canonical for Access {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.tag(match self {
+            Self::Read => 0,
+            Self::Write => 1,
+        });
+    }
+}
+
+impl Canonical for Resource {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.tag(match self {
+            Self::Core => 0,
+            Self::Cpu => 1,
+            Self::Data => 2,
+            Self::FileSize => 3,
+            Self::OpenFiles => 4,
+            Self::Processes => 5,
+        });
+    }
+}
+
+impl Canonical for Hold {
+    fn encode(&self, encoder: &mut Encoder) {
+        match self {
+            Self::Held { by, steps } => variant!(encoder, 0, by, steps),
+            Self::Partial { by, lost, steps } => variant!(encoder, 1, by, lost, steps),
+            Self::NotHeld { because } => variant!(encoder, 2, because),
+        }
+    }
+}
+
+impl Canonical for Action {
+    fn encode(&self, encoder: &mut Encoder) {
+        match self {
+            Self::CloneNamespaces => variant!(encoder, 0),
+            Self::Fork => variant!(encoder, 1),
+            Self::MapIds { every_id } => variant!(encoder, 2, every_id),
+            Self::JoinControlGroup => variant!(encoder, 3),
+            Self::PrivateStreams => variant!(encoder, 4),
+            Self::TieToSupervisor => variant!(encoder, 5),
+            Self::ScrubLauncher => variant!(encoder, 6),
+            Self::NotDumpable => variant!(encoder, 7),
+            Self::VerifyNamespaces => variant!(encoder, 8),
+            Self::LoopbackUp => variant!(encoder, 9),
+            Self::NewRoot => variant!(encoder, 10),
+            Self::PrivateStorage { bytes, inodes } => variant!(encoder, 11, bytes, inodes),
+            Self::Directory { path, mode } => variant!(encoder, 12, path, mode),
+            Self::Symlink { path, target } => variant!(encoder, 13, path, target),
+            Self::File {
+                path,
+                content,
+                mode,
+                writable,
+            } => {
+                variant!(encoder, 14, path, content, mode, writable)
+            }
+            Self::PrivateDirectory { path, mode } => variant!(encoder, 15, path, mode),
+            Self::Bind {
+                source,
+                path,
+                access,
+                directory,
+            } => {
+                variant!(encoder, 16, source, path, access, directory)
+            }
+            Self::Copy {
+                source,
+                path,
+                bytes_max,
+            } => {
+                variant!(encoder, 17, source, path, bytes_max)
+            }
+            Self::Device { name } => variant!(encoder, 18, name),
+            Self::Terminals => variant!(encoder, 19),
+            Self::Proc { writable } => variant!(encoder, 20, writable),
+            Self::Masks { paths } => variant!(encoder, 21, paths),
+            Self::EnterRoot => variant!(encoder, 22),
+            Self::EnterDirectory { path } => variant!(encoder, 23, path),
+            Self::ResourceLimits { limits } => variant!(encoder, 24, limits),
+            Self::Processors { processors } => variant!(encoder, 25, processors),
+            Self::NoNestedNamespaces => variant!(encoder, 26),
+            Self::NoNewPrivileges => variant!(encoder, 27),
+            Self::Landlock(ruleset) => variant!(encoder, 28, ruleset),
+            Self::DropCapabilities => variant!(encoder, 29),
+            Self::Seccomp { program } => variant!(encoder, 30, program),
+        }
+    }
+}

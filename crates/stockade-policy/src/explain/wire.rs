@@ -1,0 +1,238 @@
+//! The plan as JSON. These types are the contract with programs and change
+//! only by a new version; they are converted by hand from the plan.
+
+use serde::Serialize;
+
+use crate::digest::digest;
+use crate::path::printable;
+use crate::plan::{Access, Form, Grant, Hold, Limits, Mask, Plan, Rule, Step};
+
+use super::rules_in_force;
+
+/// A plan, version 1. Paths and arguments are text in which bytes that are
+/// not printable UTF-8 appear as escapes.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExplainV1 {
+    pub version: u32,
+    /// 64 hexadecimal digits.
+    pub digest: String,
+    pub wall: &'static str,
+    /// `namespaces` or `landlock-only`.
+    pub form: &'static str,
+    pub command: CommandV1,
+    pub workspace: String,
+    pub grants: Vec<GrantV1>,
+    pub masks: Vec<MaskV1>,
+    /// Names only: a value may be a secret.
+    pub environment: Vec<String>,
+    /// Hosts that may be reached; empty denies all.
+    pub network_allow: Vec<String>,
+    pub nested_sandbox: bool,
+    pub limits: LimitsV1,
+    pub system_calls: Vec<SystemCallV1>,
+    pub steps: Vec<StepV1>,
+    pub guarantees: Vec<GuaranteeV1>,
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct CommandV1 {
+    pub argv: Vec<String>,
+    pub directory: String,
+    pub uid: u32,
+    pub gid: u32,
+    /// Three octal digits.
+    pub umask: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct RuleV1 {
+    pub id: String,
+    pub origin: String,
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct GrantV1 {
+    pub path: String,
+    /// `read` or `write`; to write includes to read.
+    pub access: &'static str,
+    pub private: bool,
+    pub rule: RuleV1,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct MaskV1 {
+    pub path: String,
+    pub directory: bool,
+    pub rule: RuleV1,
+}
+
+/// Bytes, counts, seconds and milliseconds as the names say; `null` is no
+/// limit.
+#[derive(Clone, Debug, Serialize)]
+pub struct LimitsV1 {
+    pub exact: bool,
+    pub memory_bytes: Option<u64>,
+    pub processes: Option<u64>,
+    pub cpu_percent: Option<u32>,
+    pub cpu_seconds: Option<u64>,
+    pub wall_time_ms: Option<u64>,
+    pub open_files: Option<u64>,
+    pub file_bytes: Option<u64>,
+    pub disk_bytes: u64,
+    pub disk_inodes: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct SystemCallV1 {
+    pub action: String,
+    pub name: String,
+    pub condition: Option<String>,
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct StepV1 {
+    pub name: String,
+    pub holds: Vec<&'static str>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct GuaranteeV1 {
+    pub id: &'static str,
+    pub promise: &'static str,
+    /// `held`, `partial` or `not-held`.
+    pub status: &'static str,
+    pub by: Option<String>,
+    pub lost: Option<String>,
+    pub because: Option<String>,
+    /// Indexes of the steps that must show evidence.
+    pub steps: Vec<usize>,
+}
+
+/// The plan as a value that serialises.
+pub fn json(plan: &Plan) -> ExplainV1 {
+    ExplainV1 {
+        version: 1,
+        digest: digest(plan).to_string(),
+        wall: crate::compile::WALL,
+        form: match plan.form {
+            Form::Namespaces => "namespaces",
+            Form::LandlockOnly => "landlock-only",
+        },
+        command: CommandV1 {
+            argv: plan
+                .command
+                .argv
+                .iter()
+                .map(|word| printable(word))
+                .collect(),
+            directory: plan.command.directory.to_string(),
+            uid: plan.uid,
+            gid: plan.gid,
+            umask: format!("{:03o}", plan.umask),
+        },
+        workspace: plan.workspace.to_string(),
+        grants: plan.grants.iter().map(grant).collect(),
+        masks: plan.masks.iter().map(mask).collect(),
+        environment: plan
+            .command
+            .environment
+            .iter()
+            .map(|(name, _)| printable(name))
+            .collect(),
+        network_allow: Vec::new(),
+        nested_sandbox: plan.nested_sandbox,
+        limits: limits(&plan.limits),
+        system_calls: rules_in_force(plan).map(system_call).collect(),
+        steps: plan.steps.iter().map(step).collect(),
+        guarantees: plan.guarantees.iter().map(guarantee).collect(),
+        notes: plan.notes.clone(),
+    }
+}
+
+fn rule(rule: &Rule) -> RuleV1 {
+    let Rule { id, origin, reason } = rule.clone();
+    RuleV1 { id, origin, reason }
+}
+
+fn grant(grant: &Grant) -> GrantV1 {
+    GrantV1 {
+        path: grant.path.to_string(),
+        access: match grant.access {
+            Access::Read => "read",
+            Access::Write => "write",
+        },
+        private: grant.private,
+        rule: rule(&grant.rule),
+    }
+}
+
+fn mask(mask: &Mask) -> MaskV1 {
+    MaskV1 {
+        path: mask.path.to_string(),
+        directory: mask.directory,
+        rule: rule(&mask.rule),
+    }
+}
+
+fn limits(limits: &Limits) -> LimitsV1 {
+    let Limits {
+        memory_bytes,
+        processes,
+        cpu_percent,
+        cpu_seconds,
+        wall_time_ms,
+        open_files,
+        file_bytes,
+        disk_bytes,
+        disk_inodes,
+        exact,
+    } = limits.clone();
+    LimitsV1 {
+        exact,
+        memory_bytes,
+        processes,
+        cpu_percent,
+        cpu_seconds,
+        wall_time_ms,
+        open_files,
+        file_bytes,
+        disk_bytes,
+        disk_inodes,
+    }
+}
+
+fn system_call(rule: crate::seccomp::RuleLine) -> SystemCallV1 {
+    SystemCallV1 {
+        action: rule.action.to_string(),
+        name: rule.name,
+        condition: (!rule.condition.is_empty()).then_some(rule.condition),
+        reason: rule.reason,
+    }
+}
+
+fn step(step: &Step) -> StepV1 {
+    StepV1 {
+        name: step.name.clone(),
+        holds: step.holds.iter().map(|guarantee| guarantee.id()).collect(),
+    }
+}
+
+fn guarantee((guarantee, hold): &(crate::guarantee::Guarantee, Hold)) -> GuaranteeV1 {
+    let (status, by, lost, because, steps) = match hold.clone() {
+        Hold::Held { by, steps } => ("held", Some(by), None, None, steps),
+        Hold::Partial { by, lost, steps } => ("partial", Some(by), Some(lost), None, steps),
+        Hold::NotHeld { because } => ("not-held", None, None, Some(because), Vec::new()),
+    };
+    GuaranteeV1 {
+        id: guarantee.id(),
+        promise: guarantee.promise(),
+        status,
+        by,
+        lost,
+        because,
+        steps,
+    }
+}
