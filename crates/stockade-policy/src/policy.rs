@@ -81,4 +81,18 @@ pub enum Amount {
     Bytes(u64),
     /// 1 to 100.
     PercentOfMachine(u8),
+    /// The smaller of both, when layers state one of each.
+    Least { bytes: u64, percent: u8 },
+}
+
+/// What applies where no layer states a limit. Merging measures layers that
+/// may only take away against these, so that none of them raises a limit by
+/// stating it. Limits that are not named here have no default.
+pub mod limit_defaults {
+    /// Share of the machine's memory.
+    pub const MEMORY_PERCENT: u8 = 80;
+    pub const PROCESSES: u64 = 4096;
+    pub const OPEN_FILES: u64 = 65_536;
+    /// Private directories; they live in memory, so also at most half of it.
+    pub const DISK_BYTES: u64 = 4 << 30;
 }

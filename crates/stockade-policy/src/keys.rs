@@ -1,0 +1,300 @@
+//! The keys of a policy document, in one table.
+//!
+//! The table drives the parser, its suggestions, the JSON schema and the file
+//! that `stockade init` writes, so they cannot drift apart.
+
+use crate::document::{Document, Input, Reader};
+use crate::value;
+
+/// One key of version 1.
+pub(crate) struct Key {
+    /// Dotted, with its table.
+    pub path: &'static str,
+    pub grammar: Grammar,
+    /// What it is for, in whole sentences.
+    pub about: &'static str,
+    /// A line of TOML that shows it.
+    pub example: &'static str,
+    pub read: fn(&mut Document, &mut Reader<'_>, Input<'_>),
+}
+
+/// The form of a value, as the JSON schema says it. The patterns there are an
+/// aid for editors; what is accepted is decided by `value`.
+pub(crate) enum Grammar {
+    /// The number 1.
+    Version,
+    Boolean,
+    /// A whole number from 1 up.
+    Count,
+    /// A number above 0.
+    Number,
+    Text(Text),
+    List(Text),
+    /// A table from names to strings.
+    Variables,
+}
+
+pub(crate) enum Text {
+    Words(&'static [&'static str]),
+    /// The name of a preset.
+    Preset,
+    /// The id of a guarantee.
+    Guarantee,
+    /// A regular expression (ECMA 262, as JSON schema demands).
+    Pattern(&'static str),
+}
+
+/// The tables, in the order in which they are documented.
+pub(crate) const SECTIONS: &[(&str, &str)] = &[
+    (
+        "filesystem",
+        "Files. What is not granted here is absent inside.",
+    ),
+    (
+        "network",
+        "Network. Nothing is reachable but what is listed.",
+    ),
+    ("environment", "Environment. Only listed variables enter."),
+    ("process", "How the process wall is set up."),
+    (
+        "limits",
+        "Limits. Across files the smallest wins; a limit that was hit is named in the result.",
+    ),
+];
+
+/// Keys that the design names and this version cannot hold: they must stop
+/// the run, and the message should say more than "unknown".
+const LATER: &[(&str, &str)] = &[
+    ("credential", "credential bindings"),
+    ("approval", "approvals"),
+    ("network.rule", "rules on methods and paths"),
+    ("network.git", "rules on git repositories"),
+    ("filesystem.guard", "guarded paths"),
+];
+
+const SIZE: &str = r"^[0-9]+(\.[0-9]{1,6})? *(B|[kK]B|MB|GB|TB|KiB|MiB|GiB|TiB)$";
+const SIZE_OR_SHARE: &str =
+    r"^([0-9]+(\.[0-9]{1,6})? *(B|[kK]B|MB|GB|TB|KiB|MiB|GiB|TiB)|[0-9]{1,3}%)$";
+const DURATION: &str = r"^[0-9]+ *[a-zA-Z]+( *[0-9]+ *[a-zA-Z]+)*$";
+const NOT_EMPTY: &str = r"^.+$";
+const HOST: &str = r"^(\*\*?\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?$";
+const VARIABLE: &str = r"^[A-Za-z_][A-Za-z0-9_]*\*?$";
+
+static KEYS: &[Key] = &[
+    Key {
+        path: "version",
+        grammar: Grammar::Version,
+        about: "The version of this format.",
+        example: "version = 1",
+        read: |_, _, _| {},
+    },
+    Key {
+        path: "preset",
+        grammar: Grammar::Text(Text::Preset),
+        about: "A named starting point. Keys that this file says itself replace the preset's.",
+        example: r#"preset = "build""#,
+        read: |document, reader, input| document.preset = reader.text(input, value::preset),
+    },
+    Key {
+        path: "wall",
+        grammar: Grammar::Text(Text::Words(&["process", "at-least:process"])),
+        about: "The wall that holds the command.",
+        example: r#"wall = "process""#,
+        read: |_, reader, input| drop(reader.text(input, value::wall)),
+    },
+    Key {
+        path: "weaken",
+        grammar: Grammar::List(Text::Guarantee),
+        about: "Guarantees of which less than all is accepted, by name. Printed at each run.",
+        example: r#"weaken = ["PR7"]"#,
+        read: |document, reader, input| document.weaken = reader.list(input, value::guarantee),
+    },
+    Key {
+        path: "filesystem.workspace",
+        grammar: Grammar::Text(Text::Words(&["live"])),
+        about: "How writes reach the project: directly.",
+        example: r#"workspace = "live""#,
+        read: |_, reader, input| drop(reader.text(input, value::workspace)),
+    },
+    Key {
+        path: "filesystem.write",
+        grammar: Grammar::List(Text::Pattern(NOT_EMPTY)),
+        about: "Paths that may be read and written: relative to the project, \"~/…\", or absolute. \
+                A list replaces the built-in one, which is [\".\"].",
+        example: r#"write = [".", "~/.cache/example"]"#,
+        read: |document, reader, input| document.write = reader.list(input, value::writable),
+    },
+    Key {
+        path: "filesystem.read",
+        grammar: Grammar::List(Text::Pattern(NOT_EMPTY)),
+        about: "Paths that may be read, and the sets \"system\" (what programs need to start) and \
+                \"toolchains\" (Rust, Node, Python, Go and Java as installed for you; it includes \
+                \"system\"). A list replaces the built-in one, which is [\"system\"].",
+        example: r#"read = ["system", "toolchains", "~/data"]"#,
+        read: |document, reader, input| document.read = reader.list(input, value::readable),
+    },
+    Key {
+        path: "filesystem.hide",
+        grammar: Grammar::List(Text::Pattern(NOT_EMPTY)),
+        about: "Globs, relative to the project, of what is taken away again.",
+        example: r#"hide = ["**/.env", "secrets/**"]"#,
+        read: |document, reader, input| document.hide = reader.list(input, value::glob),
+    },
+    Key {
+        path: "network.allow",
+        grammar: Grammar::List(Text::Pattern(HOST)),
+        about: "Hosts that may be reached: \"host\", \"*.host\" (one label) or \"**.host\" (any number), \
+                each with an optional port. An empty or absent list denies all.",
+        example: r#"allow = ["docs.example.com", "*.cdn.example.com:443"]"#,
+        read: |document, reader, input| document.network_allow = reader.list(input, value::host),
+    },
+    Key {
+        path: "environment.pass",
+        grammar: Grammar::List(Text::Pattern(VARIABLE)),
+        about: "Variables that enter with your value, by name or by prefix and star. A list replaces \
+                the built-in one, which `stockade explain` shows.",
+        example: r#"pass = ["PATH", "HOME", "TERM", "LANG", "LC_*"]"#,
+        read: |document, reader, input| {
+            document.environment_pass = reader.list(input, value::variable_pattern)
+        },
+    },
+    Key {
+        path: "environment.set",
+        grammar: Grammar::Variables,
+        about: "Variables with values of their own. Never write a secret here.",
+        example: r#"set = { CI = "1" }"#,
+        read: |document, reader, input| document.environment_set = reader.variables(input),
+    },
+    Key {
+        path: "process.nested_sandbox",
+        grammar: Grammar::Boolean,
+        about: "Let programs that bring their own sandbox (Chromium, bubblewrap) make namespaces. \
+                `false` in any file forbids it.",
+        example: "nested_sandbox = true",
+        read: |document, reader, input| document.nested_sandbox = reader.boolean(input),
+    },
+    Key {
+        path: "process.form",
+        grammar: Grammar::Text(Text::Words(&["namespaces", "landlock-only"])),
+        about: "The form of the wall. \"landlock-only\" is for machines without user namespaces and \
+                holds less; `stockade explain` says what. \"namespaces\" in any file forbids it.",
+        example: r#"form = "namespaces""#,
+        read: |document, reader, input| document.form = reader.text(input, value::form),
+    },
+    Key {
+        path: "limits.memory",
+        grammar: Grammar::Text(Text::Pattern(SIZE_OR_SHARE)),
+        about: "Memory of all processes together, in bytes or as a share of the machine's.",
+        example: r#"memory = "2GiB""#,
+        read: |document, reader, input| document.memory = reader.text(input, value::amount),
+    },
+    Key {
+        path: "limits.processes",
+        grammar: Grammar::Count,
+        about: "Processes and threads at one time.",
+        example: "processes = 512",
+        read: |document, reader, input| document.processes = reader.count(input),
+    },
+    Key {
+        path: "limits.cpus",
+        grammar: Grammar::Number,
+        about: "Processors; a fraction is a share of one.",
+        example: "cpus = 1.5",
+        read: |document, reader, input| document.cpu_percent = reader.hundredths(input),
+    },
+    Key {
+        path: "limits.cpu_time",
+        grammar: Grammar::Text(Text::Pattern(DURATION)),
+        about: "Processor time of each process.",
+        example: r#"cpu_time = "30s""#,
+        read: |document, reader, input| {
+            document.cpu_seconds = reader.text(input, value::duration_seconds)
+        },
+    },
+    Key {
+        path: "limits.wall_time",
+        grammar: Grammar::Text(Text::Pattern(DURATION)),
+        about: "Time from start to end of the run.",
+        example: r#"wall_time = "10m""#,
+        read: |document, reader, input| {
+            document.wall_time_ms = reader.text(input, value::duration_ms)
+        },
+    },
+    Key {
+        path: "limits.open_files",
+        grammar: Grammar::Count,
+        about: "Open files of each process.",
+        example: "open_files = 1024",
+        read: |document, reader, input| document.open_files = reader.count(input),
+    },
+    Key {
+        path: "limits.file_size",
+        grammar: Grammar::Text(Text::Pattern(SIZE)),
+        about: "Size of each file that is written.",
+        example: r#"file_size = "1GiB""#,
+        read: |document, reader, input| document.file_bytes = reader.text(input, value::size),
+    },
+    Key {
+        path: "limits.disk",
+        grammar: Grammar::Text(Text::Pattern(SIZE)),
+        about: "Size of the private directories together, /tmp among them.",
+        example: r#"disk = "5GiB""#,
+        read: |document, reader, input| document.disk_bytes = reader.text(input, value::size),
+    },
+    Key {
+        path: "limits.exact",
+        grammar: Grammar::Boolean,
+        about: "Refuse to run where a limit could only be held by sampling.",
+        example: "exact = true",
+        read: |document, reader, input| document.exact = reader.boolean(input),
+    },
+];
+
+impl Key {
+    /// The name without its table.
+    pub(crate) fn name(&self) -> &'static str {
+        self.path
+            .rsplit_once('.')
+            .map_or(self.path, |(_, name)| name)
+    }
+
+    /// The table, or nothing for a key at the top.
+    pub(crate) fn section(&self) -> &'static str {
+        self.path
+            .rsplit_once('.')
+            .map_or("", |(section, _)| section)
+    }
+}
+
+pub(crate) fn all() -> &'static [Key] {
+    KEYS
+}
+
+pub(crate) fn find(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path)
+}
+
+pub(crate) fn is_section(name: &str) -> bool {
+    SECTIONS.iter().any(|(section, _)| *section == name)
+}
+
+/// What a key of a later version would have done.
+pub(crate) fn later(path: &str) -> Option<&'static str> {
+    LATER
+        .iter()
+        .find(|(key, _)| *key == path)
+        .map(|(_, feature)| *feature)
+}
+
+/// Names that may stand in a table; at the top also the tables themselves.
+pub(crate) fn names_in(section: &str) -> impl Iterator<Item = &'static str> {
+    let tables = SECTIONS
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(move |_| section.is_empty());
+    let keys = KEYS
+        .iter()
+        .filter(move |key| key.section() == section)
+        .map(Key::name);
+    keys.chain(tables)
+}
