@@ -57,7 +57,7 @@ impl Credential {
     }
 
     /// Whether the path, relative to the base, is the place or lies below it.
-    fn matches(&self, path: &[u8]) -> bool {
+    pub(crate) fn matches(&self, path: &[u8]) -> bool {
         let pattern = self.pattern.as_bytes();
         if self.is_literal() {
             return path.starts_with(pattern) && matches!(path.get(pattern.len()), None | Some(b'/'));

@@ -158,7 +158,7 @@ impl Judge<'_> {
                 permit(rule, Some("shows this run, not the machine"))
             }
             (true, Access::Read, _) => {
-                let reason = format!("{} shows this run and cannot be changed", grant.path);
+                let reason = format!("{} only shows this run to its readers", grant.path);
                 self.denied(rule, reason, Grantable::Never)
             }
             (true, Access::Write, Need::Read) if *self.path == grant.path => {
@@ -166,7 +166,7 @@ impl Judge<'_> {
             }
             (true, Access::Write, Need::Read | Need::Execute) => {
                 let reason = format!("{} is private; the host's content is absent", grant.path);
-                self.denied(rule, reason, Grantable::ByPath)
+                self.absent(rule, reason)
             }
         }
     }
@@ -190,15 +190,19 @@ impl Judge<'_> {
             let rule = default_rule("directories on the way to a grant exist, and nothing else");
             return permit(&rule, Some("holds only what is granted below it"));
         }
+        let rule = default_rule("what no rule grants is absent");
+        self.absent(&rule, "no rule grants it".to_owned())
+    }
+
+    /// Nothing of the host's is there; for a credential that has a reason of
+    /// its own.
+    fn absent(&self, rule: &Rule, reason: String) -> Decision {
         match credentials::covers(self.path, &self.home) {
             Some(credential) => {
                 let reason = format!("it is a credential: {}", credential.reason);
-                self.denied(&secrets::rule(credential), reason, Grantable::ByPath)
+                self.denied(&secrets::rule(credential), reason, Grantable::ByChange)
             }
-            None => {
-                let rule = default_rule("what no rule grants is absent");
-                self.denied(&rule, "no rule grants it".to_owned(), Grantable::ByPath)
-            }
+            None => self.denied(rule, reason, Grantable::ByPath),
         }
     }
 
@@ -331,3 +335,6 @@ fn default_rule(reason: &str) -> Rule {
         reason: reason.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -309,3 +309,135 @@ impl Canonical for Action {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compile::fixtures::{compiled, facts, facts_of_root, policy};
+
+    fn plan() -> Plan {
+        compiled(&policy(), &facts()).unwrap()
+    }
+
+    /// The digest is 64 digits, and stays what it is from run to run.
+    #[test]
+    fn it_is_stable() {
+        let once = digest(&plan()).to_string();
+        assert_eq!(once.len(), 64);
+        assert_eq!(once, digest(&plan()).to_string());
+        assert_ne!(
+            digest(&plan()),
+            digest(&compiled(&policy(), &facts_of_root()).unwrap())
+        );
+    }
+
+    #[test]
+    fn every_field_counts() {
+        let changes: Vec<fn(&mut Plan)> = vec![
+            |plan| plan.form = Form::LandlockOnly,
+            |plan| plan.command.argv[1].push(b'x'),
+            |plan| plan.command.directory = AbsolutePath::root(),
+            |plan| plan.command.environment[0].1.push(b'x'),
+            |plan| plan.workspace = AbsolutePath::root(),
+            |plan| plan.uid += 1,
+            |plan| plan.gid += 1,
+            |plan| plan.umask += 1,
+            |plan| plan.grants[0].private ^= true,
+            |plan| plan.grants[0].access = Access::Read,
+            |plan| plan.grants[0].path = AbsolutePath::root(),
+            |plan| plan.grants[0].rule.reason.push('x'),
+            |plan| plan.masks[0].directory ^= true,
+            |plan| plan.masks[0].rule.origin.push('x'),
+            |plan| plan.limits.memory_bytes = None,
+            |plan| plan.limits.processes = None,
+            |plan| plan.limits.cpu_percent = Some(0),
+            |plan| plan.limits.cpu_seconds = Some(0),
+            |plan| plan.limits.wall_time_ms = Some(0),
+            |plan| plan.limits.open_files = None,
+            |plan| plan.limits.file_bytes = Some(0),
+            |plan| plan.limits.disk_bytes += 1,
+            |plan| plan.limits.disk_inodes += 1,
+            |plan| plan.limits.exact ^= true,
+            |plan| plan.nested_sandbox ^= true,
+            |plan| plan.steps.swap(0, 1),
+            |plan| plan.steps[0].name.push('x'),
+            |plan| plan.steps[0].holds.clear(),
+            |plan| plan.guarantees[0].0 = Guarantee::EP2,
+            |plan| {
+                plan.guarantees[0].1 = Hold::NotHeld {
+                    because: String::new(),
+                }
+            },
+            |plan| plan.notes.push(String::new()),
+        ];
+        let mut seen = vec![digest(&plan())];
+        for (index, change) in changes.iter().enumerate() {
+            let mut changed = plan();
+            change(&mut changed);
+            let digest = digest(&changed);
+            assert!(!seen.contains(&digest), "change {index}");
+            seen.push(digest);
+        }
+    }
+
+    /// Any one change within any step's action is seen.
+    #[test]
+    fn every_action_counts() {
+        let before = plan();
+        for index in 0..before.steps.len() {
+            let mut changed = before.clone();
+            let action = &mut changed.steps[index].action;
+            *action = match action.clone() {
+                Action::NewRoot => Action::EnterRoot,
+                Action::Bind {
+                    source,
+                    path,
+                    access,
+                    directory,
+                } => Action::Bind {
+                    source,
+                    path,
+                    access,
+                    directory: !directory,
+                },
+                Action::File {
+                    path,
+                    content,
+                    mode,
+                    writable,
+                } => Action::File {
+                    path,
+                    content: [content, vec![0]].concat(),
+                    mode,
+                    writable,
+                },
+                Action::Landlock(ruleset) => Action::Landlock(Landlock {
+                    scoped: ruleset.scoped ^ 1,
+                    ..ruleset
+                }),
+                Action::Seccomp { mut program } => {
+                    program[0].operand ^= 1;
+                    Action::Seccomp { program }
+                }
+                _ => Action::NewRoot,
+            };
+            assert_ne!(
+                digest(&changed),
+                digest(&before),
+                "{}",
+                before.steps[index].name
+            );
+        }
+    }
+
+    /// Moving a byte from one field to the next gives another digest.
+    #[test]
+    fn fields_do_not_run_into_each_other() {
+        let with = |argv: [&[u8]; 2]| {
+            let mut plan = plan();
+            plan.command.argv = argv.map(<[u8]>::to_vec).to_vec();
+            digest(&plan)
+        };
+        assert_ne!(with([b"ab", b"c"]), with([b"a", b"bc"]));
+    }
+}

@@ -357,22 +357,4 @@ fn duration_text(milliseconds: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_quoted_only_when_they_must_be() {
-        assert_eq!(quoted(b"--color=always"), "--color=always");
-        assert_eq!(quoted(b"a b"), "'a b'");
-        assert_eq!(quoted(b"it's"), "'it'\\''s'");
-        assert_eq!(quoted(b""), "''");
-        assert_eq!(quoted(b"\x1b[31m"), "'\\u{1b}[31m'");
-    }
-
-    #[test]
-    fn durations_name_their_units() {
-        assert_eq!(duration_text(600_000), "10 min");
-        assert_eq!(duration_text(3_661_001), "1 h 1 min 1 s 1 ms");
-        assert_eq!(duration_text(0), "0 s");
-    }
-}
+mod tests;

@@ -6,16 +6,11 @@ use std::fmt::Write as _;
 use crate::facts::{ControlGroups, Facts};
 use crate::guarantee::Guarantee;
 use crate::plan::{Limits, Resource, ResourceLimit};
+use crate::policy::limit_defaults::{DISK_BYTES, MEMORY_PERCENT, OPEN_FILES, PROCESSES};
 use crate::policy::{Amount, LimitDemands, Policy};
 
 use super::findings::Findings;
 
-/// Share of the machine's memory when no limit is stated.
-const MEMORY_PERCENT: u64 = 80;
-const PROCESSES: u64 = 4096;
-const OPEN_FILES: u64 = 65_536;
-/// Private directories; they live in memory, so also at most half of it.
-const DISK_BYTES: u64 = 4 << 30;
 /// One inode for so many bytes of private directories.
 const BYTES_PER_INODE: u64 = 4096;
 const INODES_MAX: u64 = 1_000_000;
@@ -184,24 +179,27 @@ const MEMORY_FIELDS: [(&str, Field); 32] = [
 
 fn memory(demands: &LimitDemands, facts: &Facts, findings: &mut Findings) -> u64 {
     let machine = facts.memory_total_bytes;
-    let share = |percent: u64| machine / 100 * percent + machine % 100 * percent / 100;
+    let share = |percent: u8| {
+        let percent = u64::from(percent);
+        machine / 100 * percent + machine % 100 * percent / 100
+    };
     let Some((amount, rule)) = &demands.memory else {
         return share(MEMORY_PERCENT);
     };
-    match amount {
-        Amount::PercentOfMachine(percent) => share(u64::from(*percent)),
-        Amount::Bytes(bytes) if *bytes > machine => {
-            findings.note(format!(
-                "{} ({}) is more than this machine's {}; the machine is the limit",
-                rule.id,
-                rule.origin,
-                bytes_text(machine)
-            ));
-            machine
-        }
-        Amount::Bytes(bytes) => *bytes,
-        Amount::Least { bytes, percent } => share(u64::from(*percent)).min(*bytes),
+    let wanted = match *amount {
+        Amount::PercentOfMachine(percent) => share(percent),
+        Amount::Bytes(bytes) => bytes,
+        Amount::Least { bytes, percent } => bytes.min(share(percent)),
+    };
+    if wanted > machine {
+        findings.note(format!(
+            "{} ({}) is more than this machine's {}; the machine is the limit",
+            rule.id,
+            rule.origin,
+            bytes_text(machine)
+        ));
     }
+    wanted.min(machine)
 }
 
 fn open_files(demands: &LimitDemands, facts: &Facts, findings: &mut Findings) -> u64 {

@@ -1,6 +1,8 @@
 //! Finds the credential places that exist on this machine, so that the view
 //! can cover them and a grant can be refused.
 
+use std::ops::Bound;
+
 use crate::credentials::{self, Base, Credential};
 use crate::facts::{Facts, PathFact};
 use crate::path::AbsolutePath;
@@ -54,9 +56,9 @@ pub(super) fn found(facts: &Facts) -> Vec<Found<'_>> {
             }));
             continue;
         }
-        let (head, tail) = split_at_star(credential.pattern);
-        place.extend_from_slice(head.as_bytes());
-        found.extend(matching(facts, &place, tail, credential));
+        let base_length = place.len();
+        place.extend_from_slice(split_at_star(credential.pattern).0.as_bytes());
+        found.extend(matching(facts, base_length, &place, credential));
     }
     found
 }
@@ -70,24 +72,23 @@ pub(crate) fn rule(credential: &Credential) -> Rule {
     }
 }
 
+/// Facts below `head` that are a place of this credential, not below one.
 fn matching<'a>(
     facts: &'a Facts,
+    base_length: usize,
     head: &[u8],
-    tail: &'static str,
     credential: &'static Credential,
 ) -> impl Iterator<Item = Found<'a>> {
+    let head = head.to_vec();
+    let depth = credential.pattern.split('/').count();
     // Keys are in byte order, so all keys with a common beginning are adjacent.
-    let start = head.to_vec();
     facts
         .paths
-        .range::<[u8], _>((std::ops::Bound::Included(head), std::ops::Bound::Unbounded))
-        .take_while({
-            let start = start.clone();
-            move |(path, _)| path.as_bytes().starts_with(&start)
-        })
+        .range::<[u8], _>((Bound::Included(&head[..]), Bound::Unbounded))
+        .take_while(move |(path, _)| path.as_bytes().starts_with(&head))
         .filter(move |(path, _)| {
-            let below = &path.as_bytes()[start.len()..];
-            matches(tail.as_bytes(), below.strip_prefix(b"/").unwrap_or(below))
+            let relative = &path.as_bytes()[base_length..];
+            credential.matches(relative) && relative.split(|&byte| byte == b'/').count() == depth
         })
         .map(move |(path, fact)| Found {
             path,
@@ -113,51 +114,31 @@ fn split_at_star(pattern: &'static str) -> (&'static str, &'static str) {
     }
 }
 
-/// Component by component; `*` stands for any bytes within one component.
-fn matches(pattern: &[u8], path: &[u8]) -> bool {
-    let mut wanted = pattern.split(|&byte| byte == b'/');
-    let mut given = path.split(|&byte| byte == b'/');
-    loop {
-        match (wanted.next(), given.next()) {
-            (None, None) => return true,
-            (Some(wanted), Some(given)) if component_matches(wanted, given) => {}
-            _ => return false,
-        }
-    }
-}
-
-fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
-    let mut parts = pattern.split(|&byte| byte == b'*');
-    let first = parts.next().unwrap_or_default();
-    let Some(mut rest) = name.strip_prefix(first) else {
-        return false;
-    };
-    let Some(last) = parts.next_back() else {
-        return rest.is_empty();
-    };
-    for part in parts {
-        if part.is_empty() {
-            continue;
-        }
-        let Some(at) = rest.windows(part.len()).position(|window| window == part) else {
-            return false;
-        };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_star_stays_within_its_component() {
-        assert!(matches(b"a/*/key*.pem", b"a/b/key-1.pem"));
-        assert!(!matches(b"a/*/key*.pem", b"a/b/c/key-1.pem"));
-        assert!(!matches(b"a/*", b"a"));
-        assert!(component_matches(b"*", b""));
-        assert!(!component_matches(b"ab*ba", b"aba"));
+    fn a_pattern_finds_its_places_and_nothing_below_them() {
+        use crate::compile::fixtures::{fact, facts};
+        use crate::facts::PathKind;
+        let mut facts = facts();
+        for place in [
+            "/etc/ssh/ssh_host_rsa_key",
+            "/etc/ssh/ssh_host_rsa_key/x",
+            "/etc/ssh/moduli",
+        ] {
+            facts.paths.insert(
+                AbsolutePath::parse(place).unwrap(),
+                fact(PathKind::File, place),
+            );
+        }
+        let found: Vec<String> = found(&facts)
+            .iter()
+            .map(|found| found.path.to_string())
+            .filter(|path| path.starts_with("/etc/ssh/"))
+            .collect();
+        assert_eq!(found, ["/etc/ssh/ssh_host_rsa_key"]);
     }
 
     #[test]

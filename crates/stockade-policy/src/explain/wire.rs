@@ -236,3 +236,56 @@ fn guarantee((guarantee, hold): &(crate::guarantee::Guarantee, Hold)) -> Guarant
         steps,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compile::fixtures::{compiled, facts, policy};
+
+    #[test]
+    fn no_value_of_the_environment_is_shown() {
+        let mut policy = policy();
+        let rule = crate::compile::fixtures::rule("environment.set");
+        policy
+            .environment_set
+            .push(("API_KEY".to_owned(), "hunter2".to_owned(), rule));
+        let plan = compiled(&policy, &facts()).unwrap();
+        let text = serde_json::to_string(&json(&plan)).unwrap();
+        assert!(text.contains("API_KEY") && !text.contains("hunter2"));
+        let page = crate::explain::text(
+            &plan,
+            crate::explain::Style::Ansi,
+            crate::explain::Detail::Verbose,
+        );
+        assert!(page.contains("API_KEY") && !page.contains("hunter2"));
+    }
+
+    #[test]
+    fn the_keys_are_the_contract() {
+        let plan = compiled(&policy(), &facts()).unwrap();
+        let value = serde_json::to_value(json(&plan)).unwrap();
+        let keys: Vec<&String> = value.as_object().unwrap().keys().collect();
+        assert_eq!(value["version"], 1);
+        assert_eq!(
+            keys,
+            [
+                "command",
+                "digest",
+                "environment",
+                "form",
+                "grants",
+                "guarantees",
+                "limits",
+                "masks",
+                "nested_sandbox",
+                "network_allow",
+                "notes",
+                "steps",
+                "system_calls",
+                "version",
+                "wall",
+                "workspace",
+            ]
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! A plan as people see it.
+
+use expect_test::expect;
+
+use super::*;
+use crate::compile::fixtures::{compiled, facts, policy};
+
+#[test]
+fn words_are_quoted_only_when_they_must_be() {
+    assert_eq!(quoted(b"--color=always"), "--color=always");
+    assert_eq!(quoted(b"a b"), "'a b'");
+    assert_eq!(quoted(b"it's"), "'it'\\''s'");
+    assert_eq!(quoted(b""), "''");
+    assert_eq!(quoted(b"\x1b[31m"), "'\\u{1b}[31m'");
+}
+
+#[test]
+fn durations_name_their_units() {
+    assert_eq!(duration_text(600_000), "10 min");
+    assert_eq!(duration_text(3_661_001), "1 h 1 min 1 s 1 ms");
+    assert_eq!(duration_text(0), "0 s");
+}
+
+/// Without the first line and the figures of the filter, which other tests fix.
+#[test]
+fn a_page_for_people() {
+    let plan = compiled(&policy(), &facts()).unwrap();
+    let page = text(&plan, Style::Plain, Detail::Summary);
+    let lines: Vec<&str> = page
+        .lines()
+        .filter(|line| !line.starts_with("Plan ") && !line.contains("rules allow"))
+        .collect();
+    expect![[r#"
+        Wall process, with namespaces, Landlock and seccomp
+
+        Command
+          npm test
+          in /home/u/project
+          as uid 1000, gid 1000, umask 022
+
+        Readable
+          /etc        settings that libraries and programs read  [filesystem.read[0]]
+          /opt        programs installed outside the package manager  [filesystem.read[0]]
+          /usr        programs, libraries and their data  [filesystem.read[0]]
+          /usr/bin    programs  [filesystem.read[0]]
+          /usr/lib64  the dynamic loader  [filesystem.read[0]]
+
+        Writable
+          /dev/full        devices that show nothing of the machine  [built-in.devices]
+          /dev/null        devices that show nothing of the machine  [built-in.devices]
+          /dev/random      devices that show nothing of the machine  [built-in.devices]
+          /dev/tty         devices that show nothing of the machine  [built-in.devices]
+          /dev/urandom     devices that show nothing of the machine  [built-in.devices]
+          /dev/zero        devices that show nothing of the machine  [built-in.devices]
+          /home/u/project  test  [filesystem.write[0], stockade.toml:1]
+
+        Private: this run's own, nothing of the machine's
+          /dev/pts                          terminals of this run  [built-in.terminals]
+          /dev/shm                          shared memory and semaphores of this run  [built-in.private]
+          /home/u                           an empty home; nothing of the real one is inside  [built-in.private]
+          /run                              sockets and state of daemons stay outside  [built-in.private]
+          /tmp                              temporary files of this run  [built-in.private]
+          /var/tmp                          temporary files of this run  [built-in.private]
+          /proc                             processes of this run  [built-in.proc]
+          /proc/meminfo                     memory of this run  [built-in.machine]
+          /sys/devices/system/cpu/online    processors of this run  [built-in.machine]
+          /sys/devices/system/cpu/possible  processors of this run  [built-in.machine]
+          /sys/devices/system/cpu/present   processors of this run  [built-in.machine]
+
+        Hidden
+          /etc/shadow  password hashes of this machine  [credential.shadow]
+
+        Environment (names only)
+          HOME LC_ALL LOGNAME PATH STOCKADE TMPDIR TMPPREFIX USER
+
+        Network
+          denied as a whole; only the run's own loopback exists
+
+        System calls
+
+        Limits (best effort)
+          memory          8 GiB
+          processes       4096
+          processors      no limit
+          processor time  no limit
+          wall time       no limit
+          open files      65536
+          largest file    no limit
+          private files   4 GiB, 1000000 inodes
+
+        Guarantees
+          FS1  held      only granted paths can be read; everything else is absent
+                         by: mount namespace with a new root; what is not granted is not mounted
+          FS2  held      only granted paths can be written
+                         by: read-only mounts, and Landlock as a second check
+          FS3  held      credential stores are absent even when the directory around them is granted
+                         by: credential places are not mounted, or covered by an empty file or directory
+          FS4  not held  a guarded path never becomes active outside without approval
+                         because: needs the workspace guard, which this version does not have
+          FS5  held      the view cannot be changed from inside, and links made inside steer nothing outside
+                         by: no capability and no mount call inside; links that a run can make are not followed
+          FS6  in part   writes have a byte and inode budget
+                         by: private directories share 4 GiB and 1000000 inodes of a tmpfs
+                         lost: in the workspace writes are limited only by the disk
+          PR1  held      system calls outside the filter are refused on every ABI
+                         by: seccomp filter; other ABIs and io_uring are refused
+          PR2  held      no capability and no new privilege is ever gained
+                         by: no_new_privs, empty capability sets, system call filter
+          PR3  held      no process outside can be seen, signalled, traced or read
+                         by: pid namespace with its own /proc; supervisor and launcher are not dumpable
+          PR4  held      nothing that ran inside outlives the sandbox
+                         by: the pid namespace dies with its first process, which is tied to the supervisor
+          PR5  held      no descriptor but 0, 1 and 2 and no environment variable but the listed ones enter
+                         by: descriptors closed, launcher emptied and not dumpable, listed variables only
+          PR6  held      the caller's terminal cannot be typed into, and standard descriptors cannot be re-opened with more rights
+                         by: private streams, Landlock on /proc/self/fd, no TIOCSTI or TIOCLINUX
+          PR7  in part   memory, processes, CPU, wall time and open files are limited, and a limit that was hit is named
+                         by: rlimits for each process, processor affinity, a wall-time clock and a watchdog
+                         lost: limits are best effort: no delegated control group
+          PR8  held      kernel objects without a path are private
+                         by: ipc and network namespaces; key rings are refused by the system call filter
+          NT1  held      nothing leaves except through the egress proxy
+                         by: network namespace with nothing but its own loopback; host sockets are covered
+          NT2  held      only allowlisted host and port pairs are reachable; an empty list denies all
+                         by: there is no way out at all
+          NT3  not held  no name is resolved outside except allowlisted ones
+                         because: needs the egress proxy; this version denies the whole network
+          NT4  not held  loopback of the host, private ranges and metadata are refused after resolution
+                         because: needs the egress proxy; this version denies the whole network
+          NT5  not held  over TLS the server name equals the destination
+                         because: needs the egress proxy; this version denies the whole network
+          NT6  not held  method, path, git-operation, size and rate rules hold
+                         because: needs the egress proxy; this version denies the whole network
+          CR1  not held  a secret is never inside the sandbox
+                         because: needs the credentials broker, which this version does not have
+          CR2  not held  a secret is attached only to requests that its binding names
+                         because: needs the credentials broker, which this version does not have
+          CR3  not held  a credential other than the bound one is refused on a host with a binding
+                         because: needs the credentials broker, which this version does not have
+          EP1  held      each run starts from a declared state; nothing persists but what the policy names
+                         by: a new root and empty private directories each time, gone with the run
+          EP2  not held  restore gives back exactly the snapshot
+                         because: needs snapshots, which the process wall does not have
+          AU1  held      each decision is one event with the rule that spoke, in a hash-chained log
+                         by: hash-chained event log; each decision names its rule
+          AU2  held      if any guarantee of the plan lacks evidence, the command does not start
+                         by: the gate waits for evidence of every step, else kills and exits 125"#]].assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn colours_only_repeat_what_words_say() {
+    let plan = compiled(&policy(), &facts()).unwrap();
+    let plain = text(&plan, Style::Plain, Detail::Verbose);
+    let mut stripped = String::new();
+    for (index, part) in text(&plan, Style::Ansi, Detail::Verbose)
+        .split('\x1b')
+        .enumerate()
+    {
+        let end = if index == 0 {
+            0
+        } else {
+            part.find('m').unwrap() + 1
+        };
+        stripped.push_str(&part[end..]);
+    }
+    assert_eq!(plain, stripped);
+    assert!(plain.contains("view.bind /usr"));
+}
