@@ -121,6 +121,20 @@ pub fn find_project(start: &AbsolutePath, home: &AbsolutePath) -> Result<Project
     })
 }
 
+/// The project that a person named: `root` itself, with its policy file.
+pub fn project_at(root: &AbsolutePath) -> Result<Project, DiscoverError> {
+    let root = resolve(root)?;
+    let policy_file = match exists(&root, POLICY_FILE_NAME)? {
+        true => project_file(&root)?,
+        false => None,
+    };
+    Ok(Project {
+        root,
+        policy_file,
+        notes: Vec::new(),
+    })
+}
+
 /// Reads the user's own policy file. It may be a link (to a dotfiles
 /// directory), but what it leads to must belong to the caller or root and be
 /// writable by nobody else.

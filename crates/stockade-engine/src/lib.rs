@@ -3,11 +3,18 @@
 //! The engine ties policy, walls and launcher together for one run. It knows
 //! nothing of HTTP or of how its results are shown.
 
+pub mod denials;
 pub mod discover;
+pub mod doctor;
 pub mod events;
 pub mod hide;
+pub mod load;
 pub mod log;
+pub mod outcome;
 pub mod probe;
+pub mod run;
 pub mod state;
 pub mod streams;
+pub mod supervise;
+pub mod terminal;
 pub mod trust;

@@ -233,6 +233,11 @@ impl AtGate {
         seen.iter().enumerate().filter(|(_, seen)| !**seen).map(|(index, _)| index).collect()
     }
 
+    /// Process id of the sandbox's init, as seen outside.
+    pub fn pid(&self) -> u32 {
+        self.sandbox.pid
+    }
+
     /// Opens the gate: the command is executed.
     pub fn go(self) -> Result<Sandbox, WallError> {
         self.sandbox.request(&Request::Go)?;
@@ -244,11 +249,6 @@ impl Sandbox {
     /// Readable when the launcher has something to report or is gone.
     pub fn control(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
-    }
-
-    /// Process id of the sandbox's init, as seen outside.
-    pub fn pid(&self) -> u32 {
-        self.pid
     }
 
     /// The next report; `None` when the launcher is gone.

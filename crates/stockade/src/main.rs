@@ -1,1 +1,7 @@
-fn main(){}
+//! Entry point of the `stockade` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    stockade::cli::main()
+}

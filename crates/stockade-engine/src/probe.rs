@@ -1,0 +1,396 @@
+//! Facts of this machine and this caller, found by system calls.
+//!
+//! Only what the policy asks about is looked at. Whether user namespaces can
+//! be had is not tried here: the run itself tries, and its failure is
+//! diagnosed by the doctor. What is cheap and certain is.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, lstat, openat2, readlink, statfs};
+use rustix::process::{Resource, getegid, geteuid, getrlimit, umask};
+use rustix::thread::{CapabilitySet, capabilities, sched_getaffinity};
+use stockade_policy::compile;
+use stockade_policy::facts::{
+    Ability, Architecture, ControlGroups, Facts, PathFact, PathKind,
+};
+use stockade_policy::path::AbsolutePath;
+use stockade_policy::policy::Policy;
+use stockade_sys::rustix;
+
+use crate::hide::{self, HideError};
+
+/// Controllers that the limits of a policy need.
+const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+/// File system type of cgroup v2 (linux/magic.h).
+const CGROUP2_MAGIC: i64 = 0x6367_7270;
+
+/// Why the facts could not be found.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    #[error("stockade does not know this processor architecture: {0}")]
+    Architecture(&'static str),
+    #[error("cannot find out {what}: {error}")]
+    System { what: &'static str, error: io::Error },
+    #[error(transparent)]
+    Hide(#[from] HideError),
+}
+
+fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> ProbeError {
+    move |error| ProbeError::System { what, error: error.into() }
+}
+
+/// Everything that compiling `policy` for a command in `directory` needs.
+pub fn facts(
+    policy: &Policy,
+    home: &AbsolutePath,
+    directory: &AbsolutePath,
+) -> Result<Facts, ProbeError> {
+    let environment: BTreeMap<Vec<u8>, Vec<u8>> = std::env::vars_os()
+        .map(|(name, value)| (name.into_vec(), value.into_vec()))
+        .collect();
+    let uid = geteuid().as_raw();
+    let mut facts = Facts {
+        architecture: architecture()?,
+        kernel: kernel()?,
+        landlock_abi: stockade_sys::landlock::abi(),
+        user_namespaces: Ability::Yes,
+        control_groups: control_groups(uid),
+        uid,
+        gid: getegid().as_raw(),
+        maps_every_id: maps_every_id()?,
+        home: home.clone(),
+        user_name: user_name(&environment, uid),
+        umask: current_umask(),
+        memory_total_bytes: memory_total_bytes(),
+        processors: processors()?,
+        open_files_max: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
+        paths: BTreeMap::new(),
+        hidden: Vec::new(),
+        sockets: Vec::new(),
+        environment,
+    };
+    for path in compile::questions(policy, home, &facts.environment, directory) {
+        if let Some(fact) = path_fact(&path).map_err(|error| ProbeError::System {
+            what: "what a path of the policy is",
+            error,
+        })? {
+            facts.paths.insert(path, fact);
+        }
+    }
+    for (base, pattern) in compile::credential_patterns(home) {
+        expand(&base, pattern, &mut facts.paths);
+    }
+    let roots = compile::granted_roots(policy, &facts);
+    facts.hidden = hide::matches(policy, &roots)?;
+    facts.sockets = host_sockets(&roots).map_err(|error| ProbeError::System {
+        what: "which unix sockets are bound",
+        error,
+    })?;
+    Ok(facts)
+}
+
+fn architecture() -> Result<Architecture, ProbeError> {
+    match std::env::consts::ARCH {
+        "x86_64" => Ok(Architecture::X86_64),
+        "aarch64" => Ok(Architecture::Aarch64),
+        other => Err(ProbeError::Architecture(other)),
+    }
+}
+
+/// Major and minor release from uname(2).
+pub fn kernel() -> Result<(u32, u32), ProbeError> {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy().into_owned();
+    let mut numbers = release
+        .split(|character: char| !character.is_ascii_digit())
+        .map(|number| number.parse().unwrap_or(0));
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) if major > 0 => Ok((major, minor)),
+        _ => Err(ProbeError::System {
+            what: "the kernel release",
+            error: io::ErrorKind::InvalidData.into(),
+        }),
+    }
+}
+
+fn maps_every_id() -> Result<bool, ProbeError> {
+    let wanted = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    let held = capabilities(None).map_err(system("the capabilities of this process"))?;
+    Ok(held.effective.contains(wanted))
+}
+
+fn user_name(environment: &BTreeMap<Vec<u8>, Vec<u8>>, uid: u32) -> String {
+    let from_environment = environment.get(&b"USER"[..]).or_else(|| environment.get(&b"LOGNAME"[..]));
+    match from_environment.and_then(|name| String::from_utf8(name.clone()).ok()) {
+        Some(name) if !name.is_empty() => name,
+        // The password database is read from files: only when needed.
+        _ => stockade_sys::process::account(uid)
+            .and_then(|account| String::from_utf8(account.name).ok())
+            .unwrap_or_else(|| uid.to_string()),
+    }
+}
+
+fn current_umask() -> u32 {
+    // There is no call that only reads it; this process has one thread.
+    let mask = umask(Mode::from_raw_mode(0o077));
+    umask(mask);
+    mask.as_raw_mode()
+}
+
+fn memory_total_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    u64::from(info.mem_unit) * info.totalram as u64
+}
+
+fn processors() -> Result<Vec<u32>, ProbeError> {
+    let set = sched_getaffinity(None).map_err(system("the processors of this process"))?;
+    let most = rustix::thread::CpuSet::MAX_CPU;
+    Ok((0..most).filter(|&number| set.is_set(number)).map(|number| number as u32).collect())
+}
+
+/// What is at `path`; `None` when nothing is, or when the caller may not know.
+fn path_fact(path: &AbsolutePath) -> io::Result<Option<PathFact>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    // One call answers the common cases: missing, or reached without a link.
+    match openat2(CWD, path.as_bytes(), flags, Mode::empty(), resolve) {
+        Ok(file) => {
+            let stat = fstat(&file)?;
+            let kind = path_kind(path, stat.st_mode)?;
+            if matches!(kind, PathKind::Symlink { .. }) {
+                return linked_path_fact(path);
+            }
+            Ok(Some(PathFact {
+                resolved: Some(path.clone()),
+                resolved_kind: Some(kind.clone()),
+                kind,
+                uid: stat.st_uid,
+                gid: stat.st_gid,
+                mode: stat.st_mode & 0o7777,
+            }))
+        }
+        Err(rustix::io::Errno::LOOP) => linked_path_fact(path),
+        Err(
+            rustix::io::Errno::NOENT
+            | rustix::io::Errno::NOTDIR
+            | rustix::io::Errno::ACCESS
+            | rustix::io::Errno::NAMETOOLONG,
+        ) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn linked_path_fact(path: &AbsolutePath) -> io::Result<Option<PathFact>> {
+    let stat = match lstat(path.as_bytes()) {
+        Ok(stat) => stat,
+        Err(_) => return Ok(None),
+    };
+    let kind = path_kind(path, stat.st_mode)?;
+    let resolved = std::fs::canonicalize(path.as_path())
+        .ok()
+        .and_then(|resolved| AbsolutePath::parse(resolved.as_os_str().as_bytes()).ok());
+    let resolved_kind = match &resolved {
+        Some(resolved) => Some(path_kind(resolved, lstat(resolved.as_bytes())?.st_mode)?),
+        None => None,
+    };
+    Ok(Some(PathFact {
+        kind,
+        resolved,
+        resolved_kind,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mode: stat.st_mode & 0o7777,
+    }))
+}
+
+fn path_kind(path: &AbsolutePath, mode: u32) -> io::Result<PathKind> {
+    Ok(match FileType::from_raw_mode(mode) {
+        FileType::Directory => PathKind::Directory,
+        FileType::RegularFile => PathKind::File,
+        FileType::Socket => PathKind::Socket,
+        FileType::Symlink => {
+            PathKind::Symlink { target: readlink(path.as_bytes(), Vec::new())?.into_bytes() }
+        }
+        _ => PathKind::Other,
+    })
+}
+
+/// Adds what exists below `base` for a pattern whose `*` stand for any bytes
+/// within one component.
+fn expand(base: &AbsolutePath, pattern: &str, paths: &mut BTreeMap<AbsolutePath, PathFact>) {
+    let (component, rest) = match pattern.split_once('/') {
+        Some((component, rest)) => (component, Some(rest)),
+        None => (pattern, None),
+    };
+    let descend = |name: &[u8], paths: &mut BTreeMap<AbsolutePath, PathFact>| {
+        let Ok(path) = base.join(name) else { return };
+        match rest {
+            Some(rest) => expand(&path, rest, paths),
+            None => {
+                if let Ok(Some(fact)) = path_fact(&path) {
+                    paths.insert(path, fact);
+                }
+            }
+        }
+    };
+    if !component.contains('*') {
+        return descend(component.as_bytes(), paths);
+    }
+    let Ok(entries) = std::fs::read_dir(base.as_path()) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if matches_component(component.as_bytes(), name.as_bytes()) {
+            descend(name.as_bytes(), paths);
+        }
+    }
+}
+
+/// Matches a name against a pattern in which `*` stands for any bytes.
+fn matches_component(pattern: &[u8], name: &[u8]) -> bool {
+    match pattern.iter().position(|&byte| byte == b'*') {
+        None => pattern == name,
+        Some(star) => {
+            let (head, tail) = (&pattern[..star], &pattern[star + 1..]);
+            name.starts_with(head)
+                && (head.len()..=name.len()).any(|end| matches_component(tail, &name[end..]))
+        }
+    }
+}
+
+/// Socket files below `roots` to which a process of this network namespace is
+/// bound. A read-only mount does not stop connect(2), and Landlock does so
+/// only from ABI 9, so they are covered.
+fn host_sockets(roots: &[AbsolutePath]) -> io::Result<Vec<AbsolutePath>> {
+    let mut found = Vec::new();
+    for socket in stockade_sys::network::bound_unix_sockets()? {
+        // A relative name was bound by someone standing anywhere: every root
+        // is a candidate, and the inode decides.
+        let candidates: Vec<AbsolutePath> = if socket.path.first() == Some(&b'/') {
+            let path = OsStr::from_bytes(&socket.path);
+            std::fs::canonicalize(path)
+                .ok()
+                .and_then(|path| AbsolutePath::parse(path.as_os_str().as_bytes()).ok())
+                .into_iter()
+                .collect()
+        } else {
+            roots.iter().filter_map(|root| root.join(&socket.path).ok()).collect()
+        };
+        for path in candidates {
+            let granted = roots.iter().any(|root| path.is_within(root));
+            let same = std::fs::symlink_metadata(path.as_path())
+                .is_ok_and(|metadata| metadata.ino() == u64::from(socket.inode));
+            if granted && same {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+/// Control groups in which this process may make a child.
+pub fn control_groups(uid: u32) -> ControlGroups {
+    let none = |reason: &str, remedy: &str| ControlGroups::None {
+        reason: reason.into(),
+        remedy: remedy.into(),
+    };
+    let unified = statfs("/sys/fs/cgroup").is_ok_and(|fs| fs.f_type as i64 == CGROUP2_MAGIC);
+    if !unified && uid != 0 {
+        return none(
+            "this machine's control groups are version 1, which only root may use",
+            "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or run as root",
+        );
+    }
+    let Ok(own) = std::fs::read("/proc/self/cgroup") else {
+        return none("/proc/self/cgroup cannot be read", "mount /proc");
+    };
+    let found = if unified { unified_group(&own) } else { version_one_groups(&own) };
+    found.unwrap_or_else(|| {
+        none(
+            "no control group with the memory and pids controllers is delegated to this user",
+            "run below a systemd user session with `Delegate=yes`, for example \
+             `systemd-run --user --scope stockade run …`, or as root",
+        )
+    })
+}
+
+/// The parent of this process's v2 group, if a sibling with the controllers
+/// can be made there and a process may be moved into it.
+fn unified_group(own: &[u8]) -> Option<ControlGroups> {
+    let path = own.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::"))?;
+    let mount = AbsolutePath::parse("/sys/fs/cgroup").ok()?;
+    let own = mount.join(path).ok()?;
+    let parent = if own == mount { own } else { own.parent()? };
+    let enabled =
+        std::fs::read_to_string(parent.join("cgroup.subtree_control").ok()?.as_path()).ok()?;
+    let controllers: Vec<String> = enabled
+        .split_ascii_whitespace()
+        .filter(|name| CONTROLLERS.contains(name))
+        .map(str::to_owned)
+        .collect();
+    let usable = ["memory", "pids"].iter().all(|name| controllers.iter().any(|have| have == name));
+    let movable = writable(&parent) && writable(&parent.join("cgroup.procs").ok()?);
+    (usable && movable).then_some(ControlGroups::V2 { directory: parent, controllers })
+}
+
+fn version_one_groups(own: &[u8]) -> Option<ControlGroups> {
+    let mut directories = BTreeMap::new();
+    for line in own.split(|&byte| byte == b'\n') {
+        let mut fields = line.splitn(3, |&byte| byte == b':').skip(1);
+        let (Some(names), Some(path)) = (fields.next(), fields.next()) else { continue };
+        for name in names.split(|&byte| byte == b',') {
+            let Ok(name) = std::str::from_utf8(name) else { continue };
+            if !CONTROLLERS.contains(&name) {
+                continue;
+            }
+            let mount = AbsolutePath::parse(format!("/sys/fs/cgroup/{name}")).ok()?;
+            let directory = mount.join(path).ok()?;
+            if writable(&directory) {
+                directories.insert(name.to_owned(), directory);
+            }
+        }
+    }
+    let usable = directories.contains_key("memory") && directories.contains_key("pids");
+    usable.then_some(ControlGroups::V1 { directories })
+}
+
+fn writable(path: &AbsolutePath) -> bool {
+    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXISTS;
+    let flags = rustix::fs::AtFlags::EACCESS;
+    rustix::fs::accessat(CWD.as_fd(), path.as_bytes(), access, flags).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_bytes_within_a_component() {
+        assert!(matches_component(b".*_history", b".bash_history"));
+        assert!(matches_component(b"ssh_host_*_key", b"ssh_host_ed25519_key"));
+        assert!(!matches_component(b"ssh_host_*_key", b"ssh_host_ed25519_key.pub"));
+        assert!(matches_component(b"*", b""));
+    }
+
+    #[test]
+    fn a_link_is_told_apart_from_what_it_names() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(scratch.path()).unwrap();
+        std::fs::create_dir(root.join("real")).unwrap();
+        std::os::unix::fs::symlink("real", root.join("link")).unwrap();
+        std::os::unix::fs::symlink("nowhere", root.join("dangling")).unwrap();
+        let path = |name: &str| AbsolutePath::parse(root.join(name).as_os_str().as_bytes()).unwrap();
+        let fact = path_fact(&path("link")).unwrap().unwrap();
+        assert_eq!(fact.kind, PathKind::Symlink { target: b"real".to_vec() });
+        assert_eq!(fact.resolved, Some(path("real")));
+        let dangling = path_fact(&path("dangling")).unwrap().unwrap();
+        assert_eq!(dangling.resolved, None);
+        assert_eq!(path_fact(&path("missing")).unwrap(), None);
+    }
+}

@@ -1,0 +1,291 @@
+//! One run from policy to outcome.
+//!
+//! Everything up to the gate can refuse, and then nothing was executed; after
+//! the gate there is always an outcome.
+
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use stockade_policy::compile::{self, CommandRequest};
+use stockade_policy::decide::Denial;
+use stockade_policy::digest::{Digest, digest};
+use stockade_policy::facts::Facts;
+use stockade_policy::path::AbsolutePath;
+use stockade_policy::plan::{Plan, Unenforceable};
+use stockade_sys::signal::{self, Signals};
+use stockade_walls::WallError;
+use stockade_walls::process::{self as process_wall, Sandbox, Start};
+
+use crate::events::{Decision, Event, ObjectKind, RunId};
+use crate::load::{LoadError, Loaded, Selection, load};
+use crate::log::{Log, LogError};
+use crate::outcome::{End, LimitHit, Outcome};
+use crate::probe::{self, ProbeError};
+use crate::streams;
+use crate::supervise::{Supervised, Supervision, handled_signals};
+use crate::terminal::Terminals;
+use crate::{denials, doctor};
+
+/// What to run.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    pub argv: Vec<std::ffi::OsString>,
+    /// Where to run it; the current directory when `None`.
+    pub directory: Option<PathBuf>,
+    pub selection: Selection,
+    /// Test aid: the name of a step that is made to fail.
+    pub fail_step: Option<String>,
+}
+
+/// A plan that is ready to be applied or printed.
+#[derive(Debug)]
+pub struct Planned {
+    pub plan: Plan,
+    pub digest: Digest,
+    pub facts: Facts,
+    pub loaded: Loaded,
+}
+
+/// Why nothing was run.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    #[error("the directory {path} cannot be used: {error}")]
+    Directory { path: String, error: std::io::Error },
+    #[error("{}", list(.0))]
+    Unenforceable(Vec<Unenforceable>),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error("{error}{}", diagnosis.as_deref().map(|text| format!("\n{text}")).unwrap_or_default())]
+    Wall { error: WallError, diagnosis: Option<String> },
+    #[error("no evidence for {}: the command was not started (AU2)", steps.join(", "))]
+    Gate { steps: Vec<String> },
+    #[error("there is no step called {0}\n  remedy: `stockade explain --verbose` lists the steps")]
+    NoSuchStep(String),
+    #[error("cannot set up {what}: {error}")]
+    System { what: &'static str, error: std::io::Error },
+}
+
+fn list(items: &[Unenforceable]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// A finished run and what may explain its failure.
+#[derive(Debug)]
+pub struct Finished {
+    pub outcome: Outcome,
+    pub denials: Vec<Denial>,
+    /// The log could not take the end of the run.
+    pub log_error: Option<LogError>,
+}
+
+/// Compiles the plan for a request; nothing is started.
+pub fn plan(request: &Request) -> Result<Planned, Refusal> {
+    let loaded = load(&request.selection)?;
+    let directory = directory(request, &loaded)?;
+    let facts = probe::facts(&loaded.policy, &loaded.home, &directory)?;
+    let command = CommandRequest {
+        argv: request.argv.iter().map(|argument| argument.clone().into_vec()).collect(),
+        directory,
+    };
+    let mut plan = compile::compile(&loaded.policy, &facts, command).map_err(Refusal::Unenforceable)?;
+    plan.notes.extend(loaded.notes.iter().cloned());
+    let digest = digest(&plan);
+    Ok(Planned { plan, digest, facts, loaded })
+}
+
+fn directory(request: &Request, loaded: &Loaded) -> Result<AbsolutePath, Refusal> {
+    let Some(path) = &request.directory else { return Ok(loaded.current.clone()) };
+    let failed = |error: std::io::Error| Refusal::Directory {
+        path: stockade_policy::path::printable(path.as_os_str().as_encoded_bytes()),
+        error,
+    };
+    let resolved = std::fs::canonicalize(path).map_err(failed)?;
+    AbsolutePath::parse(resolved.into_os_string().into_vec())
+        .map_err(|error| failed(std::io::Error::other(error)))
+}
+
+/// Runs the command under its plan.
+pub fn run(request: &Request, planned: &Planned) -> Result<Finished, Refusal> {
+    let run = RunId::generate()
+        .map_err(|error| Refusal::System { what: "the id of the run", error })?;
+    let log = Log::open(&planned.loaded.state)?;
+    let result = gate(request, planned, &run, &log);
+    let (supervision, evidence) = match result {
+        Ok(started) => started,
+        Err(refusal) => {
+            log.append(Some(&run), &[refusal_event(&refusal)], SystemTime::now())?;
+            return Err(refusal);
+        }
+    };
+    let clock = Instant::now();
+    let supervised = supervision
+        .run()
+        .map_err(|error| Refusal::Wall { error, diagnosis: None })?;
+    let outcome = outcome(planned, run.clone(), supervised, clock.elapsed(), evidence);
+    Ok(finish(planned, outcome, &run, &log))
+}
+
+type Started = (Supervision, Vec<process_wall::Evidence>);
+
+/// Sets everything up, checks the evidence and opens the gate.
+fn gate(
+    request: &Request,
+    planned: &Planned,
+    run: &RunId,
+    log: &Log,
+) -> Result<Started, Refusal> {
+    let plan = &planned.plan;
+    let fail_at = fail_at(request, plan)?;
+    let system = |what| move |error| Refusal::System { what, error };
+    let prepared = streams::prepare().map_err(system("the standard streams"))?;
+    let signals = Signals::take_over(&handled_signals()).map_err(system("signals"))?;
+    signal::ignore(signal::PIPE);
+    let caller_terminal = prepared.terminal;
+    let start = Start {
+        plan,
+        control_groups: &planned.facts.control_groups,
+        streams: prepared.child,
+        fail_at,
+    };
+    let mut gate = process_wall::start(start).map_err(|error| {
+        let diagnosis = doctor::diagnose(&error, plan);
+        Refusal::Wall { error, diagnosis }
+    })?;
+    let missing = gate.missing_evidence(plan);
+    if !missing.is_empty() {
+        let steps = missing.iter().map(|&index| plan.steps[index].name.clone()).collect();
+        return Err(Refusal::Gate { steps });
+    }
+    let terminals = match (caller_terminal, gate.terminal.take()) {
+        (Some(caller), Some(master)) => {
+            Some(Terminals::connect(caller, master).map_err(system("the terminal"))?)
+        }
+        _ => None,
+    };
+    let evidence = std::mem::take(&mut gate.evidence);
+    let process = gate.pid();
+    // The log first: a command whose run is not on record is not started.
+    let planned_event = Event::run_planned(plan, &planned.digest.to_string());
+    log.append(Some(run), &[planned_event, Event::Started { process }], SystemTime::now())?;
+    let sandbox = gate.go().map_err(|error| Refusal::Wall { error, diagnosis: None })?;
+    let supervision = Supervision {
+        sandbox,
+        signals,
+        input: prepared.input,
+        outputs: prepared.outputs,
+        terminals,
+        wall_time: plan.limits.wall_time_ms.map(Duration::from_millis),
+        ended: None,
+    };
+    Ok((supervision, evidence))
+}
+
+fn fail_at(request: &Request, plan: &Plan) -> Result<Option<usize>, Refusal> {
+    let Some(name) = &request.fail_step else { return Ok(None) };
+    match plan.steps.iter().position(|step| step.name == *name) {
+        Some(index) => Ok(Some(index)),
+        None => Err(Refusal::NoSuchStep(name.clone())),
+    }
+}
+
+fn refusal_event(refusal: &Refusal) -> Event {
+    match refusal {
+        Refusal::Wall { error: WallError::Step { name, detail, .. }, .. } => {
+            Event::step_failed(name, detail)
+        }
+        Refusal::Gate { steps } => Event::step_failed(&steps.join(", "), "no evidence"),
+        other => Event::refused(None, &other.to_string(), ""),
+    }
+}
+
+fn outcome(
+    planned: &Planned,
+    run: RunId,
+    supervised: Supervised,
+    duration: Duration,
+    evidence: Vec<process_wall::Evidence>,
+) -> Outcome {
+    let Supervised { sandbox, mut end, usage, .. } = supervised;
+    let mut limits_hit: Vec<LimitHit> = usage.limits_met.iter().map(|&limit| limit.into()).collect();
+    let mut peak_memory_bytes = usage.peak_memory_bytes;
+    read_group(&sandbox, &mut end, &mut limits_hit, &mut peak_memory_bytes);
+    let by_signal = |number| matches!(end, End::Killed { signal, .. } if signal == number)
+        || matches!(end, End::Exited(code) if code == crate::outcome::EXIT_SIGNAL_BASE + number);
+    if planned.plan.limits.cpu_seconds.is_some() && by_signal(signal::CPU_TIME) {
+        limits_hit.push(LimitHit::CpuTime);
+    }
+    if planned.plan.limits.file_bytes.is_some() && by_signal(signal::FILE_SIZE) {
+        limits_hit.push(LimitHit::FileSize);
+    }
+    if let End::Limit(limit) = end
+        && !limits_hit.contains(&limit)
+    {
+        limits_hit.insert(0, limit);
+    }
+    Outcome {
+        run: run.as_str().to_owned(),
+        digest: planned.digest.clone(),
+        end,
+        limits_hit,
+        duration,
+        cpu: Duration::from_micros(usage.cpu_micros),
+        peak_memory_bytes,
+        evidence,
+    }
+}
+
+/// A control group knows exactly what was reached.
+fn read_group(sandbox: &Sandbox, end: &mut End, hit: &mut Vec<LimitHit>, peak: &mut u64) {
+    let Some(counted) = sandbox.counted() else { return };
+    *peak = (*peak).max(counted.peak_memory_bytes.unwrap_or(0));
+    if counted.memory_kills > 0 {
+        hit.push(LimitHit::Memory);
+        // The kernel may have picked the sandbox's init: then the launcher
+        // could not report, but the counter says why it is gone.
+        if *end == End::Lost {
+            *end = End::Limit(LimitHit::Memory);
+        }
+    }
+    if counted.refused_forks > 0 {
+        hit.push(LimitHit::Processes);
+    }
+}
+
+fn finish(planned: &Planned, outcome: Outcome, run: &RunId, log: &Log) -> Finished {
+    let failed = !matches!(outcome.end, End::Exited(0));
+    let denials = if failed { denials::explain(&planned.plan, &[]) } else { Vec::new() };
+    let mut events: Vec<Event> = denials
+        .iter()
+        .map(|denial| {
+            let object = denial.record().object;
+            let decision = Decision::new(object.as_bytes(), ObjectKind::Read, &denial.rule);
+            let grant = denial.smallest_grant.as_deref();
+            Event::Denied(match grant {
+                Some(grant) => decision.with_grant(grant),
+                None => decision,
+            })
+        })
+        .collect();
+    events.extend(
+        outcome.limits_hit.iter().map(|limit| Event::LimitHit { limit: limit.key().to_owned() }),
+    );
+    events.push(Event::Exited {
+        code: match outcome.end {
+            End::Exited(code) => Some(code),
+            _ => None,
+        },
+        signal: match outcome.end {
+            End::Killed { signal, .. } => Some(signal),
+            _ => None,
+        },
+        duration_ms: outcome.duration.as_millis() as u64,
+        peak_memory_bytes: Some(outcome.peak_memory_bytes),
+    });
+    let log_error = log.append(Some(run), &events, SystemTime::now()).err();
+    Finished { outcome, denials, log_error }
+}

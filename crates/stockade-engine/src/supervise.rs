@@ -1,0 +1,289 @@
+//! The time between the gate and the end: relays streams and signals, keeps
+//! the wall-time limit, and sees to it that nothing is left.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use stockade_sys::rustix;
+use stockade_sys::signal::{self, Sender, Signals};
+use stockade_walls::process::Sandbox;
+use stockade_walls::{self as walls, Report, Usage, WallError};
+
+use crate::outcome::{End, LimitHit};
+use crate::streams::{Input, Output, Wait};
+use crate::terminal::Terminals;
+
+/// What is supervised.
+pub struct Supervision {
+    pub sandbox: Sandbox,
+    pub signals: Signals,
+    pub input: Option<Input>,
+    pub outputs: Vec<Output>,
+    pub terminals: Option<Terminals>,
+    pub wall_time: Option<Duration>,
+    /// Set once the command is over; starts as `None`.
+    pub ended: Option<(End, Usage)>,
+}
+
+/// Whether a signal arrived that ends a process by default.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    ToEnd,
+}
+
+/// How it ended and what it used.
+pub struct Supervised {
+    pub sandbox: Sandbox,
+    pub end: End,
+    pub usage: Usage,
+}
+
+/// The signals that the supervisor handles itself or hands on.
+pub fn handled_signals() -> Vec<i32> {
+    let mut numbers = signal::RELAYED.to_vec();
+    numbers.extend([signal::TERMINAL_STOP, signal::CONTINUE, signal::WINDOW_CHANGED]);
+    numbers
+}
+
+/// What a polled descriptor belongs to.
+#[derive(Clone, Copy)]
+enum Source {
+    Control,
+    Signals,
+    Input(Wait),
+    Output(usize),
+    Keys,
+    Screen,
+}
+
+impl Supervision {
+    /// Runs until the sandbox is gone and its output is delivered.
+    pub fn run(mut self) -> Result<Supervised, WallError> {
+        let deadline = self.wall_time.map(|limit| Instant::now() + limit);
+        while self.ended.is_none() || self.has_output() {
+            let deadline = deadline.filter(|_| self.ended.is_none());
+            let Some(ready) = self.poll(deadline).map_err(system("poll"))? else {
+                self.sandbox.kill();
+                self.end((End::Limit(LimitHit::WallTime), Usage::default()))?;
+                continue;
+            };
+            for (source, events) in ready {
+                match source {
+                    Source::Control => {
+                        if let Some(end) = self.report()? {
+                            self.end(end)?;
+                        }
+                    }
+                    Source::Signals => {
+                        if self.relay_signals()? == Asked::ToEnd && self.ended.is_some() {
+                            // Only undelivered output is left, and nobody
+                            // wants it.
+                            self.outputs.clear();
+                            self.terminals = None;
+                        }
+                    }
+                    other => self.advance(other, events).map_err(system("relay"))?,
+                }
+            }
+        }
+        drop(self.terminals.take());
+        let (end, usage) = self.ended.unwrap_or((End::Lost, Usage::default()));
+        Ok(Supervised { sandbox: self.sandbox, end, usage })
+    }
+
+    /// The command is over: nothing inside outlives it, and what it did not
+    /// read stays with the caller.
+    fn end(&mut self, end: (End, Usage)) -> Result<(), WallError> {
+        self.sandbox.wait();
+        if let Some(mut input) = self.input.take() {
+            input.abandon().map_err(system("relay"))?;
+        }
+        self.ended = Some(end);
+        Ok(())
+    }
+
+    fn has_output(&self) -> bool {
+        let piped = self.outputs.iter().any(|output| output.waits_for().is_some());
+        piped || self.terminals.as_ref().is_some_and(|terminals| !terminals.drained())
+    }
+
+    /// Waits for anything; `None` when the deadline passed first.
+    fn poll(&self, deadline: Option<Instant>) -> io::Result<Option<Vec<(Source, PollFlags)>>> {
+        let control = self.sandbox.control();
+        let mut sources = vec![Source::Signals];
+        let mut descriptors = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        if self.ended.is_none() {
+            sources.push(Source::Control);
+            descriptors.push(PollFd::new(&control, PollFlags::IN));
+        }
+        self.add_streams(&mut sources, &mut descriptors);
+        loop {
+            let left = match deadline {
+                None => None,
+                Some(deadline) => match deadline.checked_duration_since(Instant::now()) {
+                    None => return Ok(None),
+                    Some(left) => Some(timespec(left)),
+                },
+            };
+            match poll(&mut descriptors, left.as_ref()) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Some(ready(&sources, &descriptors)))
+    }
+
+    fn add_streams<'a>(&'a self, sources: &mut Vec<Source>, descriptors: &mut Vec<PollFd<'a>>) {
+        let mut add = |source, waits: Option<(std::os::fd::BorrowedFd<'a>, Wait)>| {
+            if let Some((fd, wait)) = waits {
+                let flags = match wait {
+                    Wait::Readable => PollFlags::IN,
+                    Wait::Writable => PollFlags::OUT,
+                };
+                sources.push(source);
+                descriptors.push(PollFd::from_borrowed_fd(fd, flags));
+            }
+        };
+        if let Some(input) = &self.input
+            && let Some(waits) = input.waits_for()
+        {
+            add(Source::Input(waits.1), Some(waits));
+        }
+        for (index, output) in self.outputs.iter().enumerate() {
+            add(Source::Output(index), output.waits_for());
+        }
+        if let Some(terminals) = &self.terminals {
+            let [keys, screen] = terminals.waits_for();
+            add(Source::Keys, keys);
+            add(Source::Screen, screen);
+        }
+    }
+
+    fn advance(&mut self, source: Source, events: PollFlags) -> io::Result<()> {
+        match (source, &mut self.input, &mut self.terminals) {
+            (Source::Input(Wait::Writable), Some(input), _) if events.contains(PollFlags::ERR) => {
+                input.abandon()
+            }
+            (Source::Input(_), Some(input), _) => input.advance(),
+            (Source::Output(index), ..) => self.outputs[index].advance(),
+            (Source::Keys, _, Some(terminals)) => terminals.advance_keys(),
+            (Source::Screen, _, Some(terminals)) => terminals.advance_screen(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes one report of the launcher; the end, when it is that.
+    fn report(&mut self) -> Result<Option<(End, Usage)>, WallError> {
+        Ok(match self.sandbox.receive()? {
+            Some(Report::Started) => None,
+            Some(Report::Stopped { .. }) => {
+                self.stop()?;
+                None
+            }
+            Some(Report::NotExecuted { errno }) => {
+                Some((End::NotExecuted { errno }, Usage::default()))
+            }
+            Some(Report::Ended { end, usage }) => Some((end.into(), usage)),
+            Some(other) => {
+                return Err(WallError::Protocol(format!("{other:?} after the gate")));
+            }
+            None => Some((End::Lost, Usage::default())),
+        })
+    }
+
+    fn relay_signals(&mut self) -> Result<Asked, WallError> {
+        let mut asked = Asked::Nothing;
+        while let Some(arrived) = self.signals.next().map_err(system("signalfd"))? {
+            match arrived.number {
+                signal::WINDOW_CHANGED => {
+                    if let Some(terminals) = &self.terminals {
+                        terminals.resize();
+                    }
+                }
+                signal::CONTINUE => self.go_on()?,
+                signal::TERMINAL_STOP => {
+                    self.signal(signal::STOP, true)?;
+                    self.stop()?;
+                }
+                // What a key sends goes to the whole foreground group, what a
+                // process sends to the one it named.
+                number => {
+                    self.signal(number, arrived.sender == Sender::Kernel)?;
+                    asked = Asked::ToEnd;
+                }
+            }
+        }
+        Ok(asked)
+    }
+
+    /// Sends a signal in; a launcher that is gone shows at the next poll.
+    fn signal(&self, number: i32, group: bool) -> Result<(), WallError> {
+        match self.sandbox.signal(number, group) {
+            Err(WallError::LauncherGone) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// The job inside was stopped: stop as well, so that the caller's shell
+    /// takes its terminal back.
+    fn stop(&mut self) -> Result<(), WallError> {
+        if let Some(terminals) = &mut self.terminals {
+            terminals.give_back();
+        }
+        signal::stop_own_group().map_err(system("kill"))?;
+        self.go_on()
+    }
+
+    /// Continued: take the terminal again if this job is in the foreground.
+    fn go_on(&mut self) -> Result<(), WallError> {
+        if let Some(terminals) = &mut self.terminals {
+            terminals.take().map_err(system("tcsetattr"))?;
+            terminals.resize();
+        }
+        self.signal(signal::CONTINUE, true)
+    }
+}
+
+fn ready(sources: &[Source], descriptors: &[PollFd<'_>]) -> Vec<(Source, PollFlags)> {
+    sources
+        .iter()
+        .zip(descriptors)
+        .map(|(source, descriptor)| (*source, descriptor.revents()))
+        .filter(|(_, events)| !events.is_empty())
+        .collect()
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: duration.as_secs() as i64,
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> WallError {
+    move |error| WallError::System { what, error }
+}
+
+impl From<walls::End> for End {
+    fn from(end: walls::End) -> Self {
+        match end {
+            walls::End::Exited(code) => Self::Exited(code),
+            walls::End::Killed { signal, core } => Self::Killed { signal, core },
+            walls::End::Limit(limit) => Self::Limit(limit.into()),
+        }
+    }
+}
+
+impl From<walls::Limit> for LimitHit {
+    fn from(limit: walls::Limit) -> Self {
+        match limit {
+            walls::Limit::Memory => Self::Memory,
+            walls::Limit::Processes => Self::Processes,
+            walls::Limit::Disk => Self::Disk,
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The one definition of commands and options: help, completions and the man
+//! page are generated from it.
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::commands;
+use crate::show;
+
+/// Stockade itself failed or refused: nothing ran (as documented in `run`).
+const EXIT_FAILED: u8 = 125;
+
+/// A containment boundary for commands that an AI agent chose
+#[derive(Debug, Parser)]
+#[command(
+    name = "stockade",
+    version,
+    about,
+    long_about = "A containment boundary for commands that an AI agent chose.\n\n\
+        A command inside can write the project and private temporary files, and nothing else. It \
+        sees no credential, no other process, no service of this machine and no network, and \
+        nothing of it outlives the run. Each run proves its guarantees before the command starts; \
+        if one cannot be kept, nothing runs.",
+    after_long_help = "Start here:\n  \
+        stockade run -- npm test          run a command in the project around this directory\n  \
+        stockade explain -- npm test      what that command could read, write and reach\n  \
+        stockade doctor                   what this machine can hold, and what to do about the rest\n\n\
+        Policy files, the later below the earlier: /etc/stockade/stockade.toml (organisation),\n\
+        ~/.config/stockade/stockade.toml (user), stockade.toml (project). None is needed.",
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(commands::run::Args),
+    Shell(commands::shell::Args),
+    Explain(commands::explain::Args),
+    Test(commands::test::Args),
+    Doctor(commands::doctor::Args),
+    Init(commands::init::Args),
+    Trust(commands::trust::Args),
+    Untrust(commands::untrust::Args),
+    Log(commands::log::Args),
+    Completions(commands::generate::CompletionsArgs),
+    Man(commands::generate::ManArgs),
+    Schema(commands::generate::SchemaArgs),
+    /// Run one attack of the corpus, inside a sandbox
+    #[command(hide = true, name = "attack-inside")]
+    AttackInside(commands::doctor::InsideArgs),
+}
+
+/// Parses the arguments of this process and runs the command.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.command {
+        Command::Run(arguments) => commands::run::run(arguments),
+        Command::Shell(arguments) => commands::shell::run(arguments),
+        Command::Explain(arguments) => commands::explain::run(arguments),
+        Command::Test(arguments) => commands::test::run(arguments),
+        Command::Doctor(arguments) => commands::doctor::run(arguments),
+        Command::Init(arguments) => commands::init::run(arguments),
+        Command::Trust(arguments) => commands::trust::run(arguments),
+        Command::Untrust(arguments) => commands::untrust::run(arguments),
+        Command::Log(arguments) => commands::log::run(arguments),
+        Command::Completions(arguments) => commands::generate::completions(arguments),
+        Command::Man(arguments) => commands::generate::man(arguments),
+        Command::Schema(arguments) => commands::generate::schema(arguments),
+        Command::AttackInside(arguments) => commands::doctor::inside(arguments),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            show::error(&error);
+            ExitCode::from(EXIT_FAILED)
+        }
+    }
+}
+
+/// The definition, for generators.
+pub fn definition() -> clap::Command {
+    Cli::command()
+}

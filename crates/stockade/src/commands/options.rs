@@ -1,0 +1,78 @@
+//! Options that say under which policy and where to run; shared by every
+//! command that makes a plan.
+
+use std::path::PathBuf;
+
+use stockade_engine::load::{CliSetting, Selection};
+
+/// Policy and place
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Policy (adds to the policy files; `stockade explain` shows the sum)")]
+pub struct PolicyOptions {
+    /// Project directory; otherwise the nearest one upwards with a
+    /// stockade.toml, else with a .git, else the current directory
+    #[arg(long, value_name = "DIR")]
+    project: Option<PathBuf>,
+    /// Start from a named preset
+    #[arg(long, value_name = "NAME")]
+    preset: Option<String>,
+    /// Also let it read PATH, or the set `toolchains`
+    #[arg(long, value_name = "PATH")]
+    read: Vec<String>,
+    /// Also let it write PATH
+    #[arg(long, value_name = "PATH")]
+    write: Vec<String>,
+    /// Hide what matches GLOB below the granted directories
+    #[arg(long, value_name = "GLOB")]
+    hide: Vec<String>,
+    /// Let the variable NAME (or PREFIX_*) in; NAME=VALUE sets it
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    env: Vec<String>,
+    /// Most memory, for example 2GiB or 50%
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// Most processes and threads
+    #[arg(long, value_name = "N")]
+    processes: Option<String>,
+    /// Most processors, for example 1.5
+    #[arg(long, value_name = "N")]
+    cpus: Option<String>,
+    /// End the run after this long, for example 10m (exit code 124)
+    #[arg(long, value_name = "TIME")]
+    wall_time: Option<String>,
+    /// Most bytes in the private directories (/tmp, home, …)
+    #[arg(long, value_name = "SIZE")]
+    disk: Option<String>,
+    /// Let tools inside make their own sandbox (Chromium, bubblewrap)
+    #[arg(long)]
+    nested_sandbox: bool,
+}
+
+impl PolicyOptions {
+    /// The options as a layer of policy.
+    pub fn selection(&self) -> Selection {
+        let mut settings = Vec::new();
+        let mut add = |key: &'static str, values: Vec<String>| {
+            if !values.is_empty() {
+                settings.push(CliSetting { key, values });
+            }
+        };
+        add("preset", self.preset.iter().cloned().collect());
+        add("filesystem.read", self.read.clone());
+        add("filesystem.write", self.write.clone());
+        add("filesystem.hide", self.hide.clone());
+        let (set, pass): (Vec<String>, Vec<String>) =
+            self.env.iter().cloned().partition(|item| item.contains('='));
+        add("environment.pass", pass);
+        add("environment.set", set);
+        add("limits.memory", self.memory.iter().cloned().collect());
+        add("limits.processes", self.processes.iter().cloned().collect());
+        add("limits.cpus", self.cpus.iter().cloned().collect());
+        add("limits.wall_time", self.wall_time.iter().cloned().collect());
+        add("limits.disk", self.disk.iter().cloned().collect());
+        if self.nested_sandbox {
+            add("process.nested_sandbox", vec!["true".into()]);
+        }
+        Selection { project: self.project.clone(), settings }
+    }
+}

@@ -1,0 +1,195 @@
+//! `stockade run`: runs a command in a fresh sandbox.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use serde_json::json;
+use stockade_engine::outcome::{End, EXIT_REFUSED};
+use stockade_engine::run::{Finished, Planned, Refusal, Request, plan, run as run_planned};
+
+use super::options::PolicyOptions;
+use crate::show;
+
+/// Run a command in a fresh sandbox
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Run a command in a fresh sandbox.\n\n\
+        The command works as it does outside, except that it can write only the project and \
+        private temporary files, and sees no credential, no other process, no service of this \
+        machine and no network. The run ends when the command ends: whatever it left in the \
+        background is killed with it.",
+    after_long_help = "Examples:\n  \
+        stockade run -- npm test\n  \
+        stockade run --read toolchains -- cargo test\n  \
+        stockade run --wall-time 10m --memory 2GiB -- make -j4\n  \
+        stockade run --report result.json -- pytest\n\n\
+        Exit code:\n  \
+        the command's own; 128+n when signal n ended it;\n  \
+        124  the wall-time limit ended it\n  \
+        125  stockade refused or failed, and nothing ran\n  \
+        126  the command was found and could not be executed\n  \
+        127  the command was not found"
+)]
+pub struct Args {
+    #[command(flatten)]
+    policy: PolicyOptions,
+    /// Run in DIR, which must lie in the project
+    #[arg(long, short = 'C', value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Write how it ended to FILE as JSON: exit or signal, limit, guarantees
+    /// with evidence, plan digest, duration, peak memory
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Say nothing on standard error but refusals
+    #[arg(long, short)]
+    quiet: bool,
+    /// Say how each guarantee is held before the command starts
+    #[arg(long, short, conflicts_with = "quiet")]
+    verbose: bool,
+    /// Test aid: make the named step fail, to see that nothing runs
+    #[arg(long, value_name = "STEP", hide = true)]
+    fail_step: Option<String>,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Runs the command and returns its exit code.
+pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
+    let request = Request {
+        argv: arguments.command.clone(),
+        directory: arguments.directory.clone(),
+        selection: arguments.policy.selection(),
+        fail_step: arguments.fail_step.clone(),
+    };
+    let voice = if arguments.quiet {
+        Voice::Quiet
+    } else if arguments.verbose {
+        Voice::Verbose
+    } else {
+        Voice::Normal
+    };
+    perform(&request, arguments.report.as_deref(), voice)
+}
+
+/// How much is said besides what the command says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Voice {
+    Quiet,
+    Normal,
+    Verbose,
+}
+
+/// Plans, runs, reports.
+pub fn perform(request: &Request, report: Option<&Path>, voice: Voice) -> anyhow::Result<ExitCode> {
+    // Opened first: a run whose report cannot be written is not started.
+    let report = report
+        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())))
+        .transpose()?;
+    match attempt(request, voice) {
+        Ok((planned, finished)) => {
+            if let Some(file) = report {
+                write_report(file, &report_json(&planned, &finished)?)?;
+            }
+            Ok(code(finished.outcome.exit_code()))
+        }
+        Err(refusal) => {
+            if let Some(file) = report {
+                write_report(file, &refusal_json(&refusal))?;
+            }
+            Err(refusal.into())
+        }
+    }
+}
+
+fn attempt(request: &Request, voice: Voice) -> Result<(Planned, Finished), Refusal> {
+    let planned = plan(request)?;
+    if voice != Voice::Quiet {
+        for note in &planned.plan.notes {
+            show::line(&format!("stockade: note: {note}"));
+        }
+    }
+    if voice == Voice::Verbose {
+        for (guarantee, hold) in &planned.plan.guarantees {
+            show::line(&format!("stockade: {guarantee}: {}", held(hold)));
+        }
+    }
+    let finished = run_planned(request, &planned)?;
+    if voice != Voice::Quiet {
+        say_how_it_ended(&finished);
+    }
+    Ok((planned, finished))
+}
+
+fn held(hold: &stockade_policy::plan::Hold) -> String {
+    use stockade_policy::plan::Hold;
+    match hold {
+        Hold::Held { by, .. } => format!("held by {by}"),
+        Hold::Partial { by, lost, .. } => format!("in part, by {by}; lost: {lost}"),
+        Hold::NotHeld { because } => format!("not held: {because}"),
+    }
+}
+
+fn say_how_it_ended(finished: &Finished) {
+    for limit in &finished.outcome.limits_hit {
+        show::line(&format!("stockade: the limit {} was reached", limit.key()));
+    }
+    for denial in &finished.denials {
+        show::denial(denial);
+    }
+    if finished.outcome.end == End::Lost {
+        show::line("stockade: the sandbox was killed from outside; how the command ended is unknown");
+    }
+    if let Some(error) = &finished.log_error {
+        show::line(&format!("stockade: the end of the run is not in the log: {error}"));
+    }
+}
+
+fn report_json(planned: &Planned, finished: &Finished) -> anyhow::Result<serde_json::Value> {
+    let mut report = serde_json::to_value(finished.outcome.report(&planned.plan))?;
+    let denials: Vec<_> = finished.denials.iter().map(|denial| denial.record()).collect();
+    if let Some(object) = report.as_object_mut() {
+        object.insert("denials".into(), serde_json::to_value(denials)?);
+    }
+    Ok(report)
+}
+
+fn refusal_json(refusal: &Refusal) -> serde_json::Value {
+    let unenforceable: Vec<_> = match refusal {
+        Refusal::Unenforceable(items) => items
+            .iter()
+            .map(|item| {
+                json!({
+                    "guarantee": item.guarantee.id(),
+                    "wall": item.wall,
+                    "reason": item.reason,
+                    "remedy": item.remedy,
+                })
+            })
+            .collect(),
+        _ => Vec::new(),
+    };
+    json!({
+        "version": 1,
+        "outcome": "refused",
+        "exit_code": EXIT_REFUSED,
+        "message": refusal.to_string(),
+        "unenforceable": unenforceable,
+    })
+}
+
+fn write_report(mut file: File, report: &serde_json::Value) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(report)?;
+    file.write_all(text.as_bytes())
+        .and_then(|()| file.write_all(b"\n"))
+        .context("cannot write the report")
+}
+
+/// Exit codes fit a byte: waitpid(2) gives no more.
+fn code(code: i32) -> ExitCode {
+    ExitCode::from((code & 0xff) as u8)
+}

@@ -1,0 +1,6 @@
+//! The command line of Stockade: parses arguments, calls the engine, and shows
+//! what came of it to people and, as JSON, to programs.
+
+pub mod cli;
+mod commands;
+mod show;
