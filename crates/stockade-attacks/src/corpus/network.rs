@@ -1,0 +1,296 @@
+//! Attacks on the network: NT1.
+
+use super::{attacks, open};
+use crate::{Stage, Verdict};
+use rustix::fs::OFlags;
+use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a connection may take before it counts as stopped.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+attacks! {
+    NT1 "nt1-tcp", Ordinary, Plain, "connects to listeners of the host over TCP"
+        => |stage| Verdict::all(stage.tcp.iter().map(connect));
+    NT1 "nt1-tcp-mapped", Ordinary, Plain, "connects to the host's loopback by other spellings" => spellings;
+    NT1 "nt1-tcp-fast-open", Ordinary, Plain, "sends data with the first packet, without connect(2)"
+        => |stage| over_tcp(stage, |address| fast_open(address, None));
+    NT1 "nt1-mptcp", Ordinary, Plain, "connects with MPTCP, which TCP rules may forget"
+        => |stage| over_tcp(stage, |address| connect_with(address, 262));
+    NT1 "nt1-udp", Ordinary, Plain, "sends UDP to sockets of the host" => udp;
+    NT1 "nt1-udp-broadcast", Ordinary, Never("speaks to the network"), "sends UDP to everybody on the network"
+        => broadcast;
+    NT1 "nt1-dns", Ordinary, Never("speaks to the network"), "asks name servers directly" => dns;
+    NT1 "nt1-metadata", Ordinary, Never("speaks to the network"), "connects to the cloud's metadata address"
+        => |_| connect(&SocketAddr::from(([169, 254, 169, 254], 80)));
+    NT1 "nt1-internet", Ordinary, Never("speaks to the network"), "connects to an address of the internet"
+        => |_| connect(&SocketAddr::from(([1, 1, 1, 1], 443)));
+    NT1 "nt1-other-transports", Ordinary, Never("depends on the kernel's modules"),
+        "makes sockets of SCTP, DCCP, UDP-Lite and SMC"
+        => |_| Verdict::all([("SCTP", 2, 1, 132), ("DCCP", 2, 6, 33), ("UDP-Lite", 2, 2, 136), ("SMC", 43, 1, 0)]
+            .map(|(name, family, kind, protocol)| made(name, family, kind, protocol)));
+    NT1 "nt1-icmp", Ordinary, Plain, "makes sockets for ICMP"
+        => |_| Verdict::all([made("ICMP", 2, 3, 1), made("ping", 2, 2, 1), made("ICMPv6", 10, 3, 58)]);
+    NT1 "nt1-raw", Ordinary, Plain, "makes raw sockets"
+        => |_| Verdict::all([made("raw", 2, 3, 255), made("raw IPv6", 10, 3, 255)]);
+    NT1 "nt1-packet", Ordinary, Plain, "makes packet sockets"
+        => |_| Verdict::all([made("packet", 17, 3, 0x0300), made("packet datagram", 17, 2, 0x0300)]);
+    NT1 "nt1-vsock", Ordinary, Plain, "makes a socket to the virtual machine's host"
+        => |_| Verdict::all([made("vsock", 40, 1, 0), made("vsock datagram", 40, 2, 0)]);
+    NT1 "nt1-netlink-route", Ordinary, Apart, "adds a network interface through netlink" => add_interface;
+    NT1 "nt1-netlink-others", Ordinary, Plain, "makes netlink sockets other than for routes"
+        => |_| Verdict::all([("audit", 9), ("netfilter", 12), ("events", 15), ("transforms", 6),
+            ("connector", 11), ("crypto", 21), ("generic", 16)]
+            .map(|(name, protocol)| made(name, 16, 3, protocol)));
+    NT1 "nt1-rare-families", Ordinary, Never("depends on the kernel's modules"),
+        "makes sockets of families that programs do not need"
+        => |_| Verdict::all([("AF_ALG", 38, 5), ("AF_KEY", 15, 3), ("AF_BLUETOOTH", 31, 3), ("AF_CAN", 29, 3),
+            ("AF_TIPC", 30, 1), ("AF_RDS", 21, 5), ("AF_KCM", 41, 5), ("AF_XDP", 44, 3),
+            ("AF_QIPCRTR", 42, 2), ("AF_NFC", 39, 5), ("AF_PPPOX", 24, 1), ("AF_X25", 9, 5),
+            ("AF_APPLETALK", 5, 2), ("AF_LLC", 26, 2), ("AF_IEEE802154", 36, 2), ("AF_PHONET", 35, 2)]
+            .map(|(name, family, kind)| made(name, family, kind, 0)));
+    NT1 "nt1-tunnel", Ordinary, Never("depends on the kernel's modules"), "makes a network interface of its own"
+        => |_| Verdict::of(open(Path::new("/dev/net/tun"), OFlags::RDWR), |_| "opened /dev/net/tun".into());
+    NT1 "nt1-interfaces", Ordinary, Plain, "looks for a network interface of the host" => interfaces;
+    NT1 "nt1-unix-sockets", Ordinary, Plain, "connects to unix sockets of the host, also in the workspace"
+        => |stage| Verdict::all(stage.sockets.iter().map(|path| unix(path)));
+    NT1 "nt1-unix-through-link", Ordinary, Plain, "connects to a unix socket through a link"
+        => unix_through_link;
+    NT1 "nt1-daemons", Ordinary, Never("would speak to the host's daemons"),
+        "connects to sockets of container engines, D-Bus, X11 and whatever is in /run" => daemons;
+}
+
+/// Connects and says a word, so that the host hears it.
+fn connect(address: &SocketAddr) -> Verdict {
+    let connected = TcpStream::connect_timeout(address, PATIENCE);
+    match connected {
+        Ok(_) => Verdict::Escaped(format!("connected to {address}")),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            Verdict::Stopped("no answer".into())
+        }
+        Err(error) => Verdict::refused(&error),
+    }
+}
+
+fn spellings(stage: &Stage) -> Verdict {
+    let Some(port) = stage.tcp.first().map(SocketAddr::port) else {
+        return Verdict::Inconclusive("no listener was staged".into());
+    };
+    let addresses: [IpAddr; 5] = [
+        Ipv4Addr::UNSPECIFIED.into(),
+        Ipv4Addr::new(127, 1, 2, 3).into(),
+        Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(),
+        Ipv6Addr::UNSPECIFIED.into(),
+        Ipv6Addr::LOCALHOST.into(),
+    ];
+    Verdict::all(addresses.map(|address| connect(&SocketAddr::new(address, port))))
+}
+
+fn over_tcp(stage: &Stage, attempt: impl Fn(&SocketAddr) -> io::Result<()>) -> Verdict {
+    Verdict::all(
+        stage
+            .tcp
+            .iter()
+            .filter(|address| address.is_ipv4())
+            .map(|address| Verdict::of(attempt(address), |()| format!("reached {address}"))),
+    )
+}
+
+fn fast_open(address: &SocketAddr, protocol: Option<Protocol>) -> io::Result<()> {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, protocol)?;
+    let flags = SendFlags::from_bits_retain(0x2000_0000);
+    rustix::net::sendto(&socket, b"attacked", flags, address)?;
+    Ok(())
+}
+
+fn connect_with(address: &SocketAddr, protocol: u32) -> io::Result<()> {
+    let socket = socket(2, 1, protocol)?;
+    Ok(rustix::net::connect(&socket, address)?)
+}
+
+fn socket(family: u16, kind: u32, protocol: u32) -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket(
+        AddressFamily::from_raw(family),
+        SocketType::from_raw(kind),
+        NonZeroU32::new(protocol).map(Protocol::from_raw),
+    )?)
+}
+
+fn made(name: &str, family: u16, kind: u32, protocol: u32) -> Verdict {
+    match socket(family, kind, protocol) {
+        Ok(_) => Verdict::Escaped(format!("made a socket for {name}")),
+        Err(error) => Verdict::Stopped(crate::verdict::error_name(&error)),
+    }
+}
+
+/// Sending UDP succeeds also when nobody hears it; outside it shows who did.
+fn udp(stage: &Stage) -> Verdict {
+    Verdict::all(stage.udp.iter().map(|address| {
+        let own = if address.is_ipv4() {
+            "0.0.0.0:0"
+        } else {
+            "[::]:0"
+        };
+        let sent = UdpSocket::bind(own).and_then(|socket| socket.send_to(b"attacked", address));
+        match sent {
+            Ok(_) => Verdict::Inconclusive("sent; outside it shows whether it arrived".into()),
+            Err(error) => Verdict::refused(&error),
+        }
+    }))
+}
+
+fn broadcast(_: &Stage) -> Verdict {
+    let send = || -> io::Result<usize> {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        socket.set_broadcast(true)?;
+        socket.send_to(b"attacked", "255.255.255.255:9")
+    };
+    Verdict::of(send(), |_| "sent".into())
+}
+
+fn dns(_: &Stage) -> Verdict {
+    let configured = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let servers = configured
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("nameserver")?
+                .trim()
+                .parse::<IpAddr>()
+                .ok()
+        })
+        .chain([IpAddr::from([127, 0, 0, 53]), IpAddr::from([8, 8, 8, 8])]);
+    Verdict::all(servers.map(|server| match ask(server) {
+        Ok(()) => Verdict::Escaped(format!("{server} answered")),
+        Err(error) => Verdict::Stopped(crate::verdict::error_name(&error)),
+    }))
+}
+
+/// Asks for the addresses of `example.com`.
+fn ask(server: IpAddr) -> io::Result<()> {
+    let own = if server.is_ipv4() {
+        "0.0.0.0:0"
+    } else {
+        "[::]:0"
+    };
+    let socket = UdpSocket::bind(own)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.connect((server, 53))?;
+    let question = b"\x13\x37\x01\0\0\x01\0\0\0\0\0\0\x07example\x03com\0\0\x01\0\x01";
+    socket.send(question)?;
+    socket.recv(&mut [0; 512]).map(drop)
+}
+
+/// RTM_NEWLINK for an interface of type `dummy` (rtnetlink(7)).
+fn add_interface(_: &Stage) -> Verdict {
+    let attribute = |kind: u16, value: &[u8]| {
+        let mut bytes = (value.len() as u16 + 4).to_ne_bytes().to_vec();
+        bytes.extend_from_slice(&kind.to_ne_bytes());
+        bytes.extend_from_slice(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    };
+    let mut body = vec![0_u8; 16];
+    body.extend(attribute(3, b"bait0\0"));
+    body.extend(attribute(18, &attribute(1, b"dummy\0")));
+    let mut message = (body.len() as u32 + 16).to_ne_bytes().to_vec();
+    message.extend_from_slice(&16_u16.to_ne_bytes());
+    // Request, acknowledge, exclusive, create.
+    message.extend_from_slice(&0x605_u16.to_ne_bytes());
+    message.extend_from_slice(&[0; 8]);
+    message.extend(body);
+    match exchange(&message) {
+        Ok(0) => Verdict::Escaped("added an interface".into()),
+        Ok(error) => Verdict::Stopped(crate::verdict::error_name(&io::Error::from_raw_os_error(
+            -error,
+        ))),
+        Err(error) => Verdict::refused(&error),
+    }
+}
+
+/// Sends one request and returns the error number of its answer.
+fn exchange(message: &[u8]) -> io::Result<i32> {
+    let socket = socket(16, 3, 0)?;
+    rustix::net::send(&socket, message, SendFlags::empty())?;
+    let mut answer = [0_u8; 4096];
+    rustix::io::read(&socket, &mut answer)?;
+    Ok(i32::from_ne_bytes([
+        answer[16], answer[17], answer[18], answer[19],
+    ]))
+}
+
+fn interfaces(_: &Stage) -> Verdict {
+    match std::fs::read_to_string("/proc/net/dev") {
+        Err(error) => Verdict::refused(&error),
+        Ok(text) => {
+            let names = text
+                .lines()
+                .filter_map(|line| line.split_once(':'))
+                .map(|(name, _)| name.trim());
+            match names
+                .into_iter()
+                .find(|name| !["lo", "sit0", "tunl0", "ip6tnl0"].contains(name))
+            {
+                Some(name) => Verdict::Escaped(format!("sees {name}")),
+                None => Verdict::Stopped("only the loopback shows".into()),
+            }
+        }
+    }
+}
+
+fn unix(path: &Path) -> Verdict {
+    let stream = UnixStream::connect(path);
+    let datagram = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
+    let stream = Verdict::of(stream, |_| format!("connected to {}", path.display()));
+    let datagram = Verdict::of(datagram, |()| format!("may send to {}", path.display()));
+    Verdict::all([stream, datagram])
+}
+
+fn unix_through_link(stage: &Stage) -> Verdict {
+    let link = super::workspace_path(stage, "socket");
+    let Some(path) = stage
+        .sockets
+        .iter()
+        .find(|path| path.starts_with(&stage.beside))
+    else {
+        return Verdict::Inconclusive("no socket was staged".into());
+    };
+    if let Err(error) = std::os::unix::fs::symlink(path, &link) {
+        return Verdict::Inconclusive(format!("cannot make a link: {error}"));
+    }
+    let verdict = unix(&link);
+    super::tidy(&link);
+    verdict
+}
+
+fn daemons(_: &Stage) -> Verdict {
+    let known = [
+        "/run/docker.sock",
+        "/var/run/docker.sock",
+        "/run/containerd/containerd.sock",
+        "/run/podman/podman.sock",
+        "/run/dbus/system_bus_socket",
+        "/run/systemd/private",
+        "/run/systemd/notify",
+        "/run/snapd.socket",
+        "/run/nscd/socket",
+        "/tmp/.X11-unix/X0",
+        "/dev/log",
+    ]
+    .map(PathBuf::from);
+    let found = ["/run", "/run/user", "/tmp", "/var/run"]
+        .into_iter()
+        .flat_map(|directory| {
+            let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).filter(|path| {
+                use std::os::unix::fs::FileTypeExt;
+                std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+            })
+        });
+    Verdict::all(known.into_iter().chain(found).map(|path| unix(&path)))
+}
