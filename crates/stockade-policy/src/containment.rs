@@ -103,6 +103,10 @@ impl Contained for HostPattern {
 /// Names of variables, or prefixes that end in `*`.
 impl Contained for String {
     fn covers(&self, other: &Self, _: &Scope<'_>) -> bool {
+        // Every prefix has at least one character, so most pairs differ at once.
+        if self.as_bytes().first() != other.as_bytes().first() {
+            return false;
+        }
         match self.strip_suffix('*') {
             Some(prefix) => other.starts_with(prefix),
             None => self == other,

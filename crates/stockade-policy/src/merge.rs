@@ -132,6 +132,9 @@ impl<'a> Merger<'a> {
             }
             .find(granted);
         }
+        let start = |problem: &Problem| problem.span.as_ref().map(|span| span.start);
+        problems
+            .sort_by(|left, right| (&left.layer, start(left)).cmp(&(&right.layer, start(right))));
         problems
     }
 

@@ -160,6 +160,9 @@ fn parent_component(text: &str) -> Fault {
     }
 }
 
+/// Most groups of alternatives in one glob; matching them nests as deep.
+const ALTERNATIVES_MAX: usize = 16;
+
 /// `filesystem.hide`: a glob relative to the project.
 pub(crate) fn glob(text: &str) -> Parsed<String> {
     let bad = |why: &str| Fault::new("bad-pattern", format!("{}: {why}", quoted(text)));
@@ -168,6 +171,9 @@ pub(crate) fn glob(text: &str) -> Parsed<String> {
     }
     if text.len() >= crate::path::PATH_BYTES_MAX || text.contains('\0') {
         return Err(bad("the pattern can match no path"));
+    }
+    if text.matches('{').count() > ALTERNATIVES_MAX {
+        return Err(bad("the pattern has too many alternatives").help("write several patterns"));
     }
     if text.starts_with('!') {
         return Err(bad("a pattern cannot show again what another hides")
@@ -195,7 +201,7 @@ pub(crate) fn host(text: &str) -> Parsed<HostPattern> {
             .help("write only the host, for example \"docs.example.com\""));
     }
     if text.starts_with('[') || text.matches(':').count() > 1 {
-        return Err(bad("IP addresses cannot be allowed").help("write the host's name"));
+        return Err(bad(IP_ADDRESS).help("write the host's name"));
     }
     let (name, port) = match text.split_once(':') {
         Some((name, port)) => (
@@ -213,8 +219,10 @@ pub(crate) fn host(text: &str) -> Parsed<HostPattern> {
         return Err(bad("a star can only be the first label")
             .help("write \"*.example.com\" for one label, \"**.example.com\" for any number"));
     }
-    host_name(base)
-        .map_err(|why| bad(why).help("host names have letters, digits, dots and inner hyphens"))?;
+    host_name(base).map_err(|why| match why {
+        IP_ADDRESS => bad(why).help("write the host's name"),
+        _ => bad(why).help("host names have letters, digits, dots and inner hyphens"),
+    })?;
     if base.eq_ignore_ascii_case("localhost") {
         return Err(bad("the host's loopback is never reachable")
             .help("the sandbox has a loopback of its own, which needs no rule"));
@@ -225,6 +233,8 @@ pub(crate) fn host(text: &str) -> Parsed<HostPattern> {
         port,
     })
 }
+
+const IP_ADDRESS: &str = "IP addresses cannot be allowed";
 
 /// Letters, digits and inner hyphens (RFC 952, RFC 1123), and no name that
 /// some resolver would take for an IPv4 address.
@@ -252,7 +262,7 @@ fn host_name(name: &str) -> Result<(), &'static str> {
         .strip_prefix("0x")
         .is_some_and(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
     if hexadecimal || last.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err("IP addresses cannot be allowed");
+        return Err(IP_ADDRESS);
     }
     Ok(())
 }
@@ -616,7 +626,7 @@ mod tests {
         for text in ["**/.env", "secrets/", "/top", "*.pem", "[a-z].key"] {
             assert!(glob(text).is_ok(), "{text}");
         }
-        for text in ["", "/", "!x", "../x", "~/x", "[", "a\0"] {
+        for text in ["", "/", "!x", "../x", "~/x", "[", "a\0", &"{".repeat(4000)] {
             assert!(glob(text).is_err(), "{text}");
         }
     }

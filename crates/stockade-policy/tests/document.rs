@@ -293,7 +293,7 @@ cpus = 0
               help: write only the host, for example "docs.example.com"
             [bad-host] "\"10.0.0.1\""
             user.toml:11: "10.0.0.1": IP addresses cannot be allowed
-              help: host names have letters, digits, dots and inner hyphens
+              help: write the host's name
             [bad-host] "\"::1\""
             user.toml:11: "::1": IP addresses cannot be allowed
               help: write the host's name
@@ -591,4 +591,36 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn the_example_of_the_design_is_refused_only_for_what_is_not_there_yet() {
+    let source = r#"
+version = 1
+wall = "process"
+[filesystem]
+workspace = "live"
+write = ["."]
+read  = ["toolchains"]
+hide  = ["**/.env"]
+guard = ["defaults", "deploy/**"]
+[network]
+allow = ["docs.example.com", "*.cdn.example.com:443", "db.example.com:5432"]
+[[network.rule]]
+host = "api.example.com"
+[[network.git]]
+host = "git.example.com"
+[[credential]]
+name = "example"
+[limits]
+memory = "2GiB"
+processes = 512
+wall_time = "10m"
+disk = "5GiB"
+[approval]
+network = "ask"
+"#;
+    let problems = parse(source.as_bytes(), &layer()).unwrap_err();
+    assert_eq!(problems.len(), 5);
+    assert!(problems.iter().all(|problem| problem.id == "not-yet"));
 }
