@@ -5,7 +5,7 @@
 //! with unmistakable names in /tmp, /var/tmp and /dev/shm, and kernel objects;
 //! all of it is removed when the bait is dropped. No real credential is used.
 
-use crate::corpus::CREDENTIALS;
+use crate::corpus::{CREDENTIALS, TYPED, TYPED_HIGH};
 use crate::{Stage, Verdict};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
@@ -189,10 +189,10 @@ impl Bait {
     }
 
     /// Looks outside, after all sandboxes have ended, whether anything was
-    /// touched. Processes that were left behind are found and killed. Waits
-    /// one second, in which a sandbox's processes must be gone.
+    /// touched. Processes that were left behind get one second to be gone; then
+    /// they are found and killed.
     pub fn verify_after(&self) -> Vec<(&'static str, Verdict)> {
-        std::thread::sleep(Duration::from_secs(1));
+        await_end_of_lingering(&self.stage.linger_mark());
         let mut verdicts = Vec::new();
         for (path, attack, content) in &self.sentinels {
             let now = std::fs::read(path).unwrap_or_default();
@@ -333,31 +333,49 @@ impl Terminal {
     }
 
     fn verify(&self) -> Vec<(&'static str, Verdict)> {
-        let mut typed = [PollFd::new(&self.side, PollFlags::IN)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let typed = poll(&mut typed, Some(&now)).is_ok_and(|ready| ready > 0);
         let modes = rustix::termios::tcgetattr(&self.side);
         let changed = !modes.is_ok_and(|modes| {
             modes.local_modes == self.modes.local_modes
                 && modes.input_modes == self.modes.input_modes
                 && modes.output_modes == self.modes.output_modes
         });
-        let typing = || told(typed, || "the caller's terminal got input".into());
+        let typed = self.typed();
+        let arrived = |yes: bool| told(yes, || "the caller's terminal got input".into());
+        let plainly = typed
+            .replace(TYPED_HIGH.trim_end(), "")
+            .contains(TYPED.trim_end());
         vec![
-            ("pr6-type", typing()),
-            ("pr6-type-high-bits", typing()),
-            ("pr6-paste", typing()),
+            ("pr6-type", arrived(plainly)),
+            (
+                "pr6-type-high-bits",
+                arrived(typed.contains(TYPED_HIGH.trim_end())),
+            ),
             (
                 "pr6-leave-raw",
                 told(changed, || "the caller's terminal was left changed".into()),
             ),
-            // The discipline is the same before and after, so that only the
-            // call itself, on the caller's own terminal, would be an escape.
-            ("pr6-discipline", told(false, String::new)),
         ]
+    }
+
+    /// What waits to be read on the caller's side, line by line.
+    fn typed(&self) -> String {
+        let mut typed = Vec::new();
+        let mut line = [0_u8; 4096];
+        loop {
+            let mut ready = [PollFd::new(&self.side, PollFlags::IN)];
+            let now = Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            if !poll(&mut ready, Some(&now)).is_ok_and(|ready| ready > 0) {
+                break;
+            }
+            match rustix::io::read(&self.side, &mut line) {
+                Ok(0) | Err(_) => break,
+                Ok(bytes) => typed.extend_from_slice(&line[..bytes]),
+            }
+        }
+        String::from_utf8_lossy(&typed).into_owned()
     }
 }
 
@@ -523,6 +541,15 @@ impl Objects {
             posix_queue: hostile::mq_create(&name, token.as_bytes()).ok(),
             session_key: hostile::add_key(&name, token.as_bytes(), hostile::SESSION_KEYRING).ok(),
         }
+    }
+}
+
+fn await_end_of_lingering(mark: &str) {
+    for _ in 0..20 {
+        if lingering(mark).is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

@@ -58,6 +58,8 @@ pub enum Proof {
     Plain,
     /// As `Plain`, in mount and network namespaces of its own.
     Apart,
+    /// As `Plain`, where the kernel has the thing at all.
+    WhereKernelHasIt,
     /// It is not run without a sandbox, for this reason.
     Never(&'static str),
 }

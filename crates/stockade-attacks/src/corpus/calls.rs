@@ -13,13 +13,13 @@ const INET: i32 = 2;
 const STREAM: i32 = 1;
 
 attacks! {
-    PR1 "pr1-io-uring", Ordinary, Plain, "makes an io_uring, which acts past the filter"
+    PR1 "pr1-io-uring", Ordinary, WhereKernelHasIt, "makes an io_uring, which acts past the filter"
         => |_| Verdict::of(hostile::io_uring_setup(), |_| "made a ring".into());
-    PR1 "pr1-int80-call", Ordinary, Plain, "calls through the 32-bit table"
+    PR1 "pr1-int80-call", Ordinary, WhereKernelHasIt, "calls through the 32-bit table"
         => |_| Verdict::of(hostile::int80_getpid(), |pid| format!("getpid answered {pid}"));
-    PR1 "pr1-int80-socket", Ordinary, Plain, "makes a socket through the 32-bit table"
+    PR1 "pr1-int80-socket", Ordinary, WhereKernelHasIt, "makes a socket through the 32-bit table"
         => |_| Verdict::of(hostile::int80_socket(INET, STREAM), |_| "made a socket".into());
-    PR1 "pr1-int80-socketcall", Ordinary, Plain, "makes a socket through 32-bit socketcall"
+    PR1 "pr1-int80-socketcall", Ordinary, WhereKernelHasIt, "makes a socket through 32-bit socketcall"
         => |_| Verdict::of(hostile::int80_socketcall(UNIX, STREAM), |_| "made a socket".into());
     PR1 "pr1-x32-call", Ordinary, Never("few kernels have the table"), "calls through the x32 table"
         => |_| Verdict::of(hostile::x32_getpid(), |pid| format!("getpid answered {pid}"));
@@ -27,31 +27,31 @@ attacks! {
         => |_| Verdict::of(hostile::x32_socket(16, 3), |_| "made a socket".into());
     PR1 "pr1-high-bits", Ordinary, Never("reads a family that may not exist"),
         "hides a forbidden socket family behind bits that the kernel drops" => high_bits;
-    PR1 "pr1-bpf", Ordinary, Plain, "makes a BPF map"
+    PR1 "pr1-bpf", Ordinary, WhereKernelHasIt, "makes a BPF map"
         => |_| Verdict::of(hostile::bpf_map(), |_| "made a map".into());
-    PR1 "pr1-perf", Ordinary, Plain, "opens a performance event"
+    PR1 "pr1-perf", Ordinary, WhereKernelHasIt, "opens a performance event"
         => |_| Verdict::of(hostile::perf_event(), |_| "opened an event".into());
-    PR1 "pr1-userfaultfd", Ordinary, Plain, "handles page faults of the kernel"
+    PR1 "pr1-userfaultfd", Ordinary, WhereKernelHasIt, "handles page faults of the kernel"
         => |_| Verdict::all([0, 1].map(|flags|
             Verdict::of(hostile::userfaultfd(flags), |_| "opened a userfaultfd".into())));
-    PR1 "pr1-kexec", Ordinary, Plain, "reaches kexec_load(2)" => |_| reached(hostile::kexec_load());
-    PR1 "pr1-module", Ordinary, Plain, "reaches init_module(2)" => |_| reached(hostile::init_module());
+    PR1 "pr1-kexec", Ordinary, WhereKernelHasIt, "reaches kexec_load(2)" => |_| reached(hostile::kexec_load());
+    PR1 "pr1-module", Ordinary, WhereKernelHasIt, "reaches init_module(2)" => |_| reached(hostile::init_module());
     PR1 "pr1-reboot", Ordinary, Plain, "reaches reboot(2)" => |_| reached(hostile::reboot());
-    PR1 "pr1-swap", Ordinary, Plain, "reaches swapoff(2)" => |_| match hostile::swapoff() {
+    PR1 "pr1-swap", Ordinary, WhereKernelHasIt, "reaches swapoff(2)" => |_| match hostile::swapoff() {
         Err(error) if error_name(&error) == "ENOENT" =>
             Verdict::Escaped("the kernel looked for the swap file".into()),
         other => reached(other),
     };
-    PR1 "pr1-accounting", Ordinary, Plain, "reaches acct(2)" => |_| reached(hostile::acct_off());
+    PR1 "pr1-accounting", Ordinary, WhereKernelHasIt, "reaches acct(2)" => |_| reached(hostile::acct_off());
     PR1 "pr1-kernel-log", Ordinary, Plain, "reads the kernel's log"
         => |_| Verdict::of(hostile::kernel_log(), |log| format!("read {} bytes", log.len()));
     PR1 "pr1-clock", Ordinary, Never("touches the clock"), "sets the clock"
         => |_| Verdict::of(hostile::set_clock(), |()| "set the clock".into());
-    PR1 "pr1-port-access", Ordinary, Plain, "asks for the machine's ports with iopl(2)"
+    PR1 "pr1-port-access", Ordinary, WhereKernelHasIt, "asks for the machine's ports with iopl(2)"
         => |_| Verdict::of(hostile::iopl(), |()| "may use ports".into());
-    PR1 "pr1-segments", Ordinary, Plain, "reaches modify_ldt(2)"
+    PR1 "pr1-segments", Ordinary, WhereKernelHasIt, "reaches modify_ldt(2)"
         => |_| Verdict::of(hostile::modify_ldt(), |()| "read the table".into());
-    PR1 "pr1-fanotify", Ordinary, Plain, "watches files with fanotify"
+    PR1 "pr1-fanotify", Ordinary, WhereKernelHasIt, "watches files with fanotify"
         => |_| Verdict::of(hostile::fanotify(), |_| "opened a watch".into());
     PR1 "pr1-quota", Ordinary, Never("flushes quotas"), "reaches quotactl(2)"
         => |_| Verdict::of(hostile::quotactl(), |()| "flushed quotas".into());

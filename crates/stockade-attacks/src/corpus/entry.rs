@@ -14,7 +14,7 @@ attacks! {
     PR5 "pr5-environment", Ordinary, Plain, "looks for a secret in its environment" => environment;
     PR5 "pr5-agent-variables", Ordinary, Plain, "looks for variables that lead to agents and buses"
         => variables;
-    PR5 "pr5-working-directory", Ordinary, Plain, "looks whether its directory lies outside the view"
+    PR5 "pr5-working-directory", Ordinary, Never("the directory is the same without a sandbox"), "looks whether its directory lies outside the view"
         => directory;
     AU1 "au1-open-log", Ordinary, Plain, "opens the product's log for writing, and adds to it" => log;
     AU1 "au1-replace-log", Ordinary, Plain, "moves the product's log away" => replace_log;

@@ -24,7 +24,7 @@ attacks! {
         => |stage| with_limits(stage, open_files);
     PR7 "pr7-raise-limits", Ordinary, Never("the host's limits may be infinite"), "raises its own hard limits"
         => raise;
-    PR7 "pr7-spared-by-the-kernel", Ordinary, Plain, "makes itself the last to be killed without memory"
+    PR7 "pr7-spared-by-the-kernel", Ordinary, Never("needs a capability that root may lack"), "makes itself the last to be killed without memory"
         => |_| Verdict::of(std::fs::write("/proc/self/oom_score_adj", "-999"),
             |()| "is killed last".into());
     PR7 "pr7-nice", Ordinary, Plain, "takes more than its share of the processor"

@@ -14,6 +14,7 @@ mod view;
 mod writing;
 
 pub(crate) use reading::CREDENTIALS;
+pub(crate) use terminal::{TYPED, TYPED_HIGH};
 
 use crate::{Attack, Stage, Verdict};
 use rustix::fs::{Mode, OFlags};
@@ -97,10 +98,21 @@ fn open(path: &Path, flags: OFlags) -> io::Result<File> {
 /// Opens for writing and writes nothing: that it opens is the escape.
 fn open_for_writing(path: impl AsRef<Path>) -> Verdict {
     let path = path.as_ref();
-    Verdict::of(open(path, OFlags::WRONLY), |_| {
-        format!("opened {} for writing", path.display())
+    match open(path, OFlags::WRONLY) {
+        // The kernel says that a program is running before it says that the
+        // mount is read-only, so a mode has to tell.
+        Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => same_mode(path),
+        opened => Verdict::of(opened, |_| format!("opened {} for writing", path.display())),
+    }
+}
+
+/// Sets the mode that a file has already.
+fn same_mode(path: &Path) -> Verdict {
+    let set = std::fs::metadata(path)
+        .and_then(|found| std::fs::set_permissions(path, found.permissions()));
+    Verdict::of(set, |()| {
+        format!("may change the mode of {}", path.display())
     })
-    .about(path.display())
 }
 
 /// Creates a file in a directory and removes it again.

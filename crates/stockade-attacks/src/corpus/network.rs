@@ -21,7 +21,7 @@ attacks! {
     NT1 "nt1-tcp-mapped", Ordinary, Plain, "connects to the host's loopback by other spellings" => spellings;
     NT1 "nt1-tcp-fast-open", Ordinary, Plain, "sends data with the first packet, without connect(2)"
         => |stage| over_tcp(stage, |address| fast_open(address, None));
-    NT1 "nt1-mptcp", Ordinary, Plain, "connects with MPTCP, which TCP rules may forget"
+    NT1 "nt1-mptcp", Ordinary, WhereKernelHasIt, "connects with MPTCP, which TCP rules may forget"
         => |stage| over_tcp(stage, |address| connect_with(address, 262));
     NT1 "nt1-udp", Ordinary, Plain, "sends UDP to sockets of the host" => udp;
     NT1 "nt1-udp-broadcast", Ordinary, Never("speaks to the network"), "sends UDP to everybody on the network"
@@ -32,18 +32,20 @@ attacks! {
     NT1 "nt1-internet", Ordinary, Never("speaks to the network"), "connects to an address of the internet"
         => |_| connect(&SocketAddr::from(([1, 1, 1, 1], 443)));
     NT1 "nt1-other-transports", Ordinary, Never("depends on the kernel's modules"),
-        "makes sockets of SCTP, DCCP, UDP-Lite and SMC"
-        => |_| Verdict::all([("SCTP", 2, 1, 132), ("DCCP", 2, 6, 33), ("UDP-Lite", 2, 2, 136), ("SMC", 43, 1, 0)]
+        "makes sockets of SCTP, DCCP and SMC"
+        => |_| Verdict::all([("SCTP", 2, 1, 132), ("DCCP", 2, 6, 33), ("SMC", 43, 1, 0)]
             .map(|(name, family, kind, protocol)| made(name, family, kind, protocol)));
+    NT1 "nt1-udp-lite", Ordinary, Never("depends on the machine's routes"), "finds a way out for UDP-Lite"
+        => |_| Verdict::of(connect_datagram(136), |()| "there is a way out".into());
     NT1 "nt1-icmp", Ordinary, Plain, "makes sockets for ICMP"
         => |_| Verdict::all([made("ICMP", 2, 3, 1), made("ping", 2, 2, 1), made("ICMPv6", 10, 3, 58)]);
     NT1 "nt1-raw", Ordinary, Plain, "makes raw sockets"
         => |_| Verdict::all([made("raw", 2, 3, 255), made("raw IPv6", 10, 3, 255)]);
     NT1 "nt1-packet", Ordinary, Plain, "makes packet sockets"
         => |_| Verdict::all([made("packet", 17, 3, 0x0300), made("packet datagram", 17, 2, 0x0300)]);
-    NT1 "nt1-vsock", Ordinary, Plain, "makes a socket to the virtual machine's host"
+    NT1 "nt1-vsock", Ordinary, WhereKernelHasIt, "makes a socket to the virtual machine's host"
         => |_| Verdict::all([made("vsock", 40, 1, 0), made("vsock datagram", 40, 2, 0)]);
-    NT1 "nt1-netlink-route", Ordinary, Apart, "adds a network interface through netlink" => add_interface;
+    NT1 "nt1-netlink-route", Ordinary, Apart, "changes a network interface through netlink" => change_interface;
     NT1 "nt1-netlink-others", Ordinary, Plain, "makes netlink sockets other than for routes"
         => |_| Verdict::all([("audit", 9), ("netfilter", 12), ("events", 15), ("transforms", 6),
             ("connector", 11), ("crypto", 21), ("generic", 16)]
@@ -112,6 +114,16 @@ fn fast_open(address: &SocketAddr, protocol: Option<Protocol>) -> io::Result<()>
 fn connect_with(address: &SocketAddr, protocol: u32) -> io::Result<()> {
     let socket = socket(2, 1, protocol)?;
     Ok(rustix::net::connect(&socket, address)?)
+}
+
+/// Connecting a datagram socket sends nothing; it only finds a route, here to
+/// an address for documentation.
+fn connect_datagram(protocol: u32) -> io::Result<()> {
+    let socket = socket(2, 2, protocol)?;
+    Ok(rustix::net::connect(
+        &socket,
+        &SocketAddr::from(([192, 0, 2, 1], 9)),
+    )?)
 }
 
 fn socket(family: u16, kind: u32, protocol: u32) -> io::Result<OwnedFd> {
@@ -186,29 +198,18 @@ fn ask(server: IpAddr) -> io::Result<()> {
     socket.recv(&mut [0; 512]).map(drop)
 }
 
-/// RTM_NEWLINK for an interface of type `dummy` (rtnetlink(7)).
-fn add_interface(_: &Stage) -> Verdict {
-    let attribute = |kind: u16, value: &[u8]| {
-        let mut bytes = (value.len() as u16 + 4).to_ne_bytes().to_vec();
-        bytes.extend_from_slice(&kind.to_ne_bytes());
-        bytes.extend_from_slice(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    };
-    let mut body = vec![0_u8; 16];
-    body.extend(attribute(3, b"bait0\0"));
-    body.extend(attribute(18, &attribute(1, b"dummy\0")));
-    let mut message = (body.len() as u32 + 16).to_ne_bytes().to_vec();
-    message.extend_from_slice(&16_u16.to_ne_bytes());
-    // Request, acknowledge, exclusive, create.
-    message.extend_from_slice(&0x605_u16.to_ne_bytes());
-    message.extend_from_slice(&[0; 8]);
-    message.extend(body);
+/// RTM_SETLINK that takes the first interface, the loopback, up (rtnetlink(7)).
+fn change_interface(_: &Stage) -> Verdict {
+    let mut message = 32_u32.to_ne_bytes().to_vec();
+    message.extend_from_slice(&19_u16.to_ne_bytes());
+    // Request and acknowledge; then sequence, port, family and type.
+    message.extend_from_slice(&5_u16.to_ne_bytes());
+    message.extend_from_slice(&[0; 12]);
+    // Interface, flags and the flags to change.
+    message.extend([1_u32, 1, 1].iter().flat_map(|word| word.to_ne_bytes()));
     match exchange(&message) {
-        Ok(0) => Verdict::Escaped("added an interface".into()),
-        Ok(error) => Verdict::Stopped(crate::verdict::error_name(&io::Error::from_raw_os_error(
-            -error,
-        ))),
+        Ok(0) => Verdict::Escaped("changed an interface".into()),
+        Ok(number) => Verdict::refused(&io::Error::from_raw_os_error(-number)),
         Err(error) => Verdict::refused(&error),
     }
 }

@@ -77,14 +77,15 @@ fn no_new_privileges(_: &Stage) -> Verdict {
 fn become_other(_: &Stage) -> Verdict {
     let root = rustix::process::getuid().is_root();
     let target = if root { 1 } else { 0 };
-    Verdict::all([
-        Verdict::of(hostile::set_group(target), |()| {
-            format!("became group {target}")
-        }),
-        Verdict::of(hostile::set_user(target), |()| {
-            format!("became user {target}")
-        }),
-    ])
+    let tried = [
+        ("group", hostile::set_group(target)),
+        ("user", hostile::set_user(target)),
+    ];
+    Verdict::all(tried.map(|(what, result)| match result {
+        Ok(()) => Verdict::Escaped(format!("became {what} {target}")),
+        // EINVAL says that the id does not exist in this user namespace.
+        Err(error) => Verdict::Stopped(crate::verdict::error_name(&error)),
+    }))
 }
 
 /// The loader ignores LD_SHOW_AUXV in a privileged start (ld.so(8)), so its

@@ -14,14 +14,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use stockade_sys::hostile;
 
+/// What is typed plainly, and what is typed with high bits set: outside it is
+/// read back, to tell the attacks apart. Both are comments to a shell.
+pub(crate) const TYPED: &str = "#typed by an attack\n";
+pub(crate) const TYPED_HIGH: &str = "#typed by an attack with high bits\n";
+
 attacks! {
     PR6 "pr6-type", Terminal, Plain, "types into the terminal (TIOCSTI)"
-        => |stage| on_terminals(stage, |file| type_text(file, 0));
+        => |stage| on_terminals(stage, |file| type_text(file, TYPED, 0));
     PR6 "pr6-type-high-bits", Terminal, Plain, "types with bits set that the kernel drops"
-        => |stage| on_terminals(stage, |file| type_text(file, 1));
+        => |stage| on_terminals(stage, |file| type_text(file, TYPED_HIGH, 1));
     PR6 "pr6-paste", Terminal, Never("needs a virtual console"), "pastes a selection (TIOCLINUX)"
         => |stage| on_terminals(stage, |file| hostile::tioclinux(file.as_fd()));
-    PR6 "pr6-discipline", Terminal, Plain, "changes the line discipline of the terminal"
+    PR6 "pr6-discipline", Terminal, Never("sets what is set, so nothing shows outside"), "changes the line discipline of the terminal"
         => |stage| on_terminals(stage, |file| hostile::tiocsetd(file.as_fd(), 0));
     PR6 "pr6-console", Terminal, Never("would redirect the console"), "takes the console's messages (TIOCCONS)"
         => |stage| on_terminals(stage, |file| hostile::tioccons(file.as_fd()));
@@ -66,10 +71,9 @@ fn on_terminals(stage: &Stage, attempt: impl Fn(&File) -> io::Result<()>) -> Ver
     )
 }
 
-fn type_text(terminal: &File, high_bits: u32) -> io::Result<()> {
-    b"#attacked\n"
-        .iter()
-        .try_for_each(|byte| hostile::tiocsti(terminal.as_fd(), *byte, high_bits))
+fn type_text(terminal: &File, text: &str, high_bits: u32) -> io::Result<()> {
+    text.bytes()
+        .try_for_each(|byte| hostile::tiocsti(terminal.as_fd(), byte, high_bits))
 }
 
 fn without_echo(terminal: &File) -> io::Result<()> {

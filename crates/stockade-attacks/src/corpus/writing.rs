@@ -1,6 +1,6 @@
 //! Attacks on what may be written: FS2 and FS6.
 
-use super::{attacks, create_in, open, open_for_writing, tidy, workspace_path};
+use super::{attacks, create_in, open, open_for_writing, same_mode, tidy, workspace_path};
 use crate::verdict::error_name;
 use crate::{Stage, Verdict};
 use rustix::fs::{AtFlags, CWD, OFlags};
@@ -26,7 +26,7 @@ attacks! {
         "creates /etc/ld.so.preload" => |_| create_exactly("/etc/ld.so.preload");
     FS2 "fs2-kernel-settings", Ordinary, Plain, "opens core_pattern, modprobe and the like for writing"
         => |_| Verdict::all(SETTINGS.iter().map(open_for_writing));
-    FS2 "fs2-sysrq", Ordinary, Plain, "opens /proc/sysrq-trigger for writing"
+    FS2 "fs2-sysrq", Ordinary, WhereKernelHasIt, "opens /proc/sysrq-trigger for writing"
         => |_| open_for_writing("/proc/sysrq-trigger");
     FS2 "fs2-sysfs", Ordinary, Plain, "opens files of /sys for writing"
         => |_| Verdict::all(SYSFS.iter().map(open_for_writing));
@@ -140,15 +140,6 @@ fn change_modes(stage: &Stage) -> Verdict {
             .chain([stage.secret()])
             .map(|path| same_mode(&path)),
     )
-}
-
-/// Sets the mode that a file has already.
-fn same_mode(path: &Path) -> Verdict {
-    let set = std::fs::metadata(path)
-        .and_then(|found| std::fs::set_permissions(path, found.permissions()));
-    Verdict::of(set, |()| {
-        format!("may change the mode of {}", path.display())
-    })
 }
 
 fn own_executable(_: &Stage) -> Verdict {
