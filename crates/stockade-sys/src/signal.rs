@@ -163,3 +163,21 @@ fn set_of(numbers: &[i32]) -> libc::sigset_t {
         set.assume_init()
     }
 }
+
+/// Stops the caller's process group as the terminal's stop key would, and
+/// returns when it is continued. In an orphaned group, which nobody could
+/// continue, the kernel ignores the signal (setpgid(2)).
+pub fn stop_own_group() -> io::Result<()> {
+    let stop = set_of(&[libc::SIGTSTP]);
+    let mut old = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the sets are initialised before they are read; SIG_DFL is no
+    // function of ours. While the signal is let through it has its default
+    // action, so nothing of ours runs in a handler.
+    unsafe {
+        libc::signal(libc::SIGTSTP, libc::SIG_DFL);
+        check(libc::kill(0, libc::SIGTSTP).into())?;
+        check(libc::sigprocmask(libc::SIG_UNBLOCK, &raw const stop, old.as_mut_ptr()).into())?;
+        check(libc::sigprocmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()).into())?;
+    }
+    Ok(())
+}
