@@ -177,8 +177,10 @@ pub fn copy_tree(source: &Path, into: &Path) -> Result<()> {
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes `PARENT/NAME-PID`; fails when it is already there.
+    /// Makes `PARENT/NAME-PID`; fails when it is already there. Removes what runs that were killed
+    /// left behind under the same name.
     pub fn new(parent: &Path, name: &str) -> Result<Self> {
+        remove_leftovers(parent, name)?;
         let path = parent.join(format!("{name}-{}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
@@ -208,6 +210,28 @@ impl Scratch {
         user.give(&path)?;
         Ok(path)
     }
+}
+
+/// Removes each `PARENT/NAME-PID` whose process is gone.
+fn remove_leftovers(parent: &Path, name: &str) -> Result<()> {
+    for entry in std::fs::read_dir(parent)? {
+        let entry = entry?;
+        let file_name = entry.file_name();
+        let process = file_name
+            .to_str()
+            .and_then(|text| text.strip_prefix(name)?.strip_prefix('-'));
+        let Some(Ok(process)) = process.map(str::parse::<u32>) else {
+            continue;
+        };
+        if !Path::new(&format!("/proc/{process}")).exists() {
+            println!(
+                "removing {}, left behind by a run that was killed",
+                entry.path().display()
+            );
+            std::fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Scratch {

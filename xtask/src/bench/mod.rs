@@ -25,7 +25,7 @@ use std::path::PathBuf;
 /// counts the CPU time also of processes that nobody waits for.
 ///
 /// Each row is printed with median, 10th and 90th percentile, the ratio to Stockade of the same
-/// round, and the bar that it must meet. Takes about 6 minutes; with --quick about 2. Fails when a
+/// round, and the bar that it must meet. Takes about 8 minutes; with --quick about 2. Fails when a
 /// bar is missed, unless --quick.
 #[derive(clap::Args)]
 pub struct Options {
@@ -64,7 +64,7 @@ pub struct Scale {
 const FULL: Scale = Scale {
     warm_up: 3,
     rounds: 40,
-    long_rounds: 7,
+    long_rounds: 11,
     batch: 40,
     files: 20_000,
     large_files: 300_000,
@@ -88,7 +88,6 @@ pub fn run(options: &Options) -> Result<()> {
         options.row.is_empty() || options.row.iter().any(|text| name.contains(text.as_str()))
     };
     let rows = rows::measure(&arena, scale, &chosen, &wanted)?;
-    report::print(&rows);
     if let Some(path) = &options.json {
         report::write_json(&rows, path)?;
     }

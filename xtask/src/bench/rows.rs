@@ -1,10 +1,10 @@
 //! What is measured: one function a row, and the bar that each must meet.
 
-use super::Scale;
 use super::contenders::{Arena, Contender};
 use super::fixtures;
 use super::meter::{Meter, Sample};
 use super::statistics::{Shuffler, Summary};
+use super::{Scale, report};
 use crate::shell;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -122,7 +122,10 @@ pub fn measure(
     let mut rows = Vec::new();
     for (name, measure) in ROWS {
         if wanted(name) {
-            rows.extend(shell::phase(name, || measure(&bench))?);
+            let new = shell::phase(name, || measure(&bench))?;
+            // Shown at once, so that a run that is stopped was not for nothing.
+            report::print(&new);
+            rows.extend(new);
         }
     }
     Ok(rows)
