@@ -25,7 +25,7 @@ use crate::plan::{Command, Plan, Unenforceable};
 use crate::policy::Policy;
 
 pub(crate) use limits::bytes_text;
-pub use questions::{credential_patterns, granted_roots, questions};
+pub use questions::{CredentialQuestions, credential_questions, granted_roots, questions};
 
 /// The wall that every refusal of this module names.
 pub const WALL: &str = "process";
@@ -41,7 +41,7 @@ pub struct CommandRequest {
 
 /// Compiles, or returns every reason why not.
 ///
-/// `facts.paths` must answer [`questions`]; a path that is not answered counts
+/// `facts.paths` must answer [`questions`] and [`credential_questions`]; a path that is not answered counts
 /// as missing, which is refused where the policy names the path and skipped
 /// where a named set only suggests it.
 pub fn compile(

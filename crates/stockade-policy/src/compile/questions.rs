@@ -9,13 +9,11 @@ use crate::sets;
 
 use super::{secrets, view};
 
-/// Every path of which the compiler wants a [`PathFact`](crate::facts::PathFact),
-/// sorted and without repetition.
+/// Every path of which the compiler wants a [`PathFact`](crate::facts::PathFact)
+/// first, sorted and without repetition; [`credential_questions`] comes after.
 ///
 /// Each granted path comes with all directories above it, because a link in
-/// the middle decides what is mounted. A credential pattern with `*` cannot be
-/// listed here: the engine expands [`credential_patterns`] and adds what it
-/// finds to the facts.
+/// the middle decides what is mounted.
 pub fn questions(
     policy: &Policy,
     home: &AbsolutePath,
@@ -37,17 +35,44 @@ pub fn questions(
             ask(&mut wanted, &candidate.path);
         }
     }
-    wanted.extend(secrets::literals(home));
     wanted.extend(view::mount_points());
     wanted.remove(&AbsolutePath::root());
     wanted.into_iter().collect()
 }
 
-/// Credential patterns with `*`: a directory and the pattern below it, where
-/// `*` stands for any bytes within one component. What matches belongs into
-/// `facts.paths`.
-pub fn credential_patterns(home: &AbsolutePath) -> Vec<(AbsolutePath, &'static str)> {
-    secrets::patterns(home)
+/// What must be known about credentials, once the answers to [`questions`]
+/// say what is granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CredentialQuestions {
+    /// Paths to look up as before.
+    pub paths: Vec<AbsolutePath>,
+    /// A directory and a pattern below it, where `*` stands for any bytes
+    /// within one component. What matches belongs into `facts.paths` too.
+    pub patterns: Vec<(AbsolutePath, &'static str)>,
+}
+
+/// The credential places that could be seen under this policy. Without the
+/// answers they would be taken for missing and stay visible.
+pub fn credential_questions(policy: &Policy, facts: &Facts) -> CredentialQuestions {
+    let mut granted: Vec<AbsolutePath> = Vec::with_capacity(64);
+    let named = policy
+        .write
+        .iter()
+        .chain(&policy.read)
+        .flat_map(|grant| targets(grant, facts));
+    for path in named.chain([policy.workspace.clone()]) {
+        granted.extend(
+            facts
+                .paths
+                .get(&path)
+                .and_then(|fact| fact.resolved.clone()),
+        );
+    }
+    let reach = secrets::Reach::of(&facts.home, granted.iter());
+    CredentialQuestions {
+        paths: secrets::literals(&facts.home, &reach),
+        patterns: secrets::patterns(&facts.home, &reach),
+    }
 }
 
 /// The directories that a person granted and that exist, links resolved:
@@ -57,7 +82,9 @@ pub fn granted_roots(policy: &Policy, facts: &Facts) -> Vec<AbsolutePath> {
     let resolved = |path: &AbsolutePath| facts.paths.get(path)?.resolved.clone();
     let mut roots = BTreeSet::from_iter(resolved(&policy.workspace));
     for grant in policy.write.iter().chain(&policy.read) {
-        roots.extend(targets(grant, facts).iter().filter_map(resolved));
+        if grant.target != GrantTarget::Set(NamedSet::System) {
+            roots.extend(targets(grant, facts).iter().filter_map(resolved));
+        }
     }
     let covered = |path: &AbsolutePath| path.ancestors().any(|above| roots.contains(above));
     roots
@@ -70,7 +97,6 @@ pub fn granted_roots(policy: &Policy, facts: &Facts) -> Vec<AbsolutePath> {
 fn targets(grant: &PathGrant, facts: &Facts) -> Vec<AbsolutePath> {
     match &grant.target {
         GrantTarget::Path(path) => vec![path.clone()],
-        GrantTarget::Set(NamedSet::System) => Vec::new(),
         GrantTarget::Set(set) => sets::candidates(*set, &facts.home, &facts.environment)
             .into_iter()
             .map(|candidate| candidate.path)

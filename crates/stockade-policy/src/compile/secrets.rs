@@ -1,7 +1,9 @@
 //! Finds the credential places that exist on this machine, so that the view
 //! can cover them and a grant can be refused.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::sync::LazyLock;
 
 use crate::credentials::{self, Base, Credential};
 use crate::facts::{Facts, PathFact};
@@ -15,20 +17,70 @@ pub(super) struct Found<'a> {
     pub(super) credential: &'static Credential,
 }
 
-/// Every literal credential place, for the engine to look up.
-pub(super) fn literals(home: &AbsolutePath) -> impl Iterator<Item = AbsolutePath> {
-    credentials::all()
-        .iter()
-        .filter(|credential| credential.is_literal())
-        .filter_map(|credential| base(credential, home).join(credential.pattern).ok())
+/// Which credential places could be seen: those in or around what is granted.
+/// Most runs grant nothing of the home, and then hundreds of places need
+/// neither be looked up nor compared.
+pub(super) struct Reach<'a> {
+    /// The home or a directory above it is granted.
+    whole_home: bool,
+    /// Granted places, relative to the home and to the root.
+    below_home: BTreeSet<&'a [u8]>,
+    below_root: BTreeSet<&'a [u8]>,
 }
 
-/// Every place with `*` in a component: the directory above the first such
-/// component, and the pattern below it.
-pub(super) fn patterns(home: &AbsolutePath) -> Vec<(AbsolutePath, &'static str)> {
+impl<'a> Reach<'a> {
+    /// `granted` are places with their links resolved.
+    pub(super) fn of(home: &AbsolutePath, granted: impl Iterator<Item = &'a AbsolutePath>) -> Self {
+        let mut reach = Self {
+            whole_home: false,
+            below_home: BTreeSet::new(),
+            below_root: BTreeSet::new(),
+        };
+        for place in granted {
+            reach.whole_home |= home.is_within(place);
+            reach.below_home.extend(place.relative_to(home));
+            reach.below_root.extend(place.relative_to(&ROOT));
+        }
+        reach
+    }
+
+    fn reaches(&self, credential: &Credential) -> bool {
+        let granted = match credential.base {
+            Base::Home if self.whole_home => return true,
+            Base::Home => &self.below_home,
+            Base::System => &self.below_root,
+        };
+        if granted.is_empty() {
+            return false;
+        }
+        let fixed = match credential.is_literal() {
+            true => credential.pattern.as_bytes(),
+            false => split_at_star(credential.pattern).0.as_bytes(),
+        };
+        let around = |length: usize| granted.contains(&fixed[..length]);
+        let slashes = fixed.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        granted.contains(&b""[..])
+            || slashes.map(|(length, _)| length).chain([fixed.len()]).any(around)
+            // Below the star any granted place may be one of the credential's.
+            || (!credential.is_literal() && granted.iter().any(|place| place.starts_with(fixed)))
+    }
+}
+
+/// The literal credential places within reach, for the engine to look up.
+pub(super) fn literals(home: &AbsolutePath, reach: &Reach) -> Vec<AbsolutePath> {
     credentials::all()
         .iter()
-        .filter(|credential| !credential.is_literal())
+        .filter(|credential| credential.is_literal() && reach.reaches(credential))
+        .filter_map(|credential| base(credential, home).join(credential.pattern).ok())
+        .collect()
+}
+
+/// The places within reach that have `*` in a component: the directory above
+/// the first such component, and the pattern below it.
+pub(super) fn patterns(home: &AbsolutePath, reach: &Reach) -> Vec<(AbsolutePath, &'static str)> {
+    credentials::all()
+        .iter()
+        .filter(|credential| !credential.is_literal() && reach.reaches(credential))
         .filter_map(|credential| {
             let (head, tail) = split_at_star(credential.pattern);
             Some((base(credential, home).join(head).ok()?, tail))
@@ -36,11 +88,15 @@ pub(super) fn patterns(home: &AbsolutePath) -> Vec<(AbsolutePath, &'static str)>
         .collect()
 }
 
-/// The credential places among the facts, in the order of the list.
-pub(super) fn found(facts: &Facts) -> Vec<Found<'_>> {
+/// The credential places within reach among the facts, in the order of the
+/// list.
+pub(super) fn found<'a>(facts: &'a Facts, reach: &Reach) -> Vec<Found<'a>> {
     let mut found = Vec::new();
     let mut place = Vec::with_capacity(256);
-    for credential in credentials::all() {
+    for credential in credentials::all()
+        .iter()
+        .filter(|credential| reach.reaches(credential))
+    {
         place.clear();
         place.extend_from_slice(base(credential, &facts.home).as_bytes());
         if place != b"/" {
@@ -97,8 +153,9 @@ fn matching<'a>(
         })
 }
 
+static ROOT: LazyLock<AbsolutePath> = LazyLock::new(AbsolutePath::root);
+
 fn base<'a>(credential: &Credential, home: &'a AbsolutePath) -> &'a AbsolutePath {
-    static ROOT: std::sync::LazyLock<AbsolutePath> = std::sync::LazyLock::new(AbsolutePath::root);
     match credential.base {
         Base::Home => home,
         Base::System => &ROOT,
@@ -133,12 +190,47 @@ mod tests {
                 fact(PathKind::File, place),
             );
         }
-        let found: Vec<String> = found(&facts)
+        let etc = AbsolutePath::parse("/etc").unwrap();
+        let reach = Reach::of(&facts.home, [&etc].into_iter());
+        let found: Vec<String> = found(&facts, &reach)
             .iter()
             .map(|found| found.path.to_string())
             .filter(|path| path.starts_with("/etc/ssh/"))
             .collect();
         assert_eq!(found, ["/etc/ssh/ssh_host_rsa_key"]);
+    }
+
+    /// A place is within reach exactly when a grant lies around it.
+    #[test]
+    fn reach_follows_the_grants() {
+        let path = |text: &str| AbsolutePath::parse(text).unwrap();
+        let home = path("/home/u");
+        let literals = |granted: &str| {
+            let granted = path(granted);
+            literals(&home, &Reach::of(&home, [&granted].into_iter()))
+        };
+        assert_eq!(literals("/home/u/project"), []);
+        assert_eq!(literals("/usr"), []);
+        for granted in ["/", "/home", "/home/u"] {
+            assert!(
+                literals(granted).contains(&path("/home/u/.ssh")),
+                "{granted}"
+            );
+        }
+        let config = literals("/home/u/.config");
+        assert!(config.contains(&path("/home/u/.config/gcloud")));
+        assert!(
+            config
+                .iter()
+                .all(|place| place.is_within(&path("/home/u/.config")))
+        );
+        assert_eq!(literals("/home/u/.ssh"), [path("/home/u/.ssh")]);
+        assert!(literals("/etc").contains(&path("/etc/shadow")));
+        let key = path("/etc/ssh/ssh_host_rsa_key");
+        assert_eq!(
+            patterns(&home, &Reach::of(&home, [&key].into_iter())).len(),
+            1
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use expect_test::{Expect, expect};
 
 use super::fixtures::*;
-use super::{CommandRequest, compile, granted_roots, questions};
+use super::{CommandRequest, compile, credential_questions, granted_roots, questions};
 use crate::facts::{Ability, ControlGroups, Facts, HiddenMatch, PathKind};
 use crate::guarantee::Guarantee;
 use crate::plan::{Action, Form, Hold, Plan};
@@ -635,12 +635,34 @@ fn questions_name_what_compiling_looks_up() {
         "/home/u/project",
         "/home/u/a",
         "/home/u/a/b",
-        "/etc/shadow",
         "/etc/ssh",
     ] {
         assert!(asked.contains(&path(wanted)), "{wanted}");
     }
     assert!(asked.is_sorted() && !asked.contains(&path("/")));
+}
+
+#[test]
+fn credentials_are_asked_about_where_something_is_granted() {
+    let asked = credential_questions(&policy(), &facts());
+    assert!(asked.paths.contains(&path("/etc/shadow")));
+    assert!(!asked.paths.contains(&path("/home/u/.ssh")));
+    // A link to the home opens it as the home itself would.
+    let mut facts = facts();
+    link(
+        &mut facts,
+        "/data",
+        "/home/u",
+        "/home/u",
+        PathKind::Directory,
+    );
+    let mut policy = policy();
+    policy.read.push(grant("filesystem.read[1]", "/data"));
+    assert!(
+        credential_questions(&policy, &facts)
+            .paths
+            .contains(&path("/home/u/.ssh"))
+    );
 }
 
 #[test]

@@ -263,8 +263,13 @@ impl Collector<'_, '_, '_> {
             self.refuse_root(access, rule);
             return true;
         }
-        let credential =
-            credentials::covers(path, home).or_else(|| credentials::covers(resolved, home));
+        let credential = match origin {
+            // A set names no credential, but a link may lead to one.
+            Origin::Suggested => credentials::covers(resolved, home),
+            Origin::Named => {
+                credentials::covers(path, home).or_else(|| credentials::covers(resolved, home))
+            }
+        };
         let system = match access {
             Access::Write => places::never_written(resolved, home),
             Access::Read => None,

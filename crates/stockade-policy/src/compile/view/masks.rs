@@ -41,7 +41,13 @@ pub(super) fn enter(view: &mut View, policy: &Policy, facts: &Facts, findings: &
 type Masks = BTreeMap<AbsolutePath, Mask>;
 
 fn credentials(masks: &mut Masks, view: &View, facts: &Facts, weakened: bool) {
-    for found in secrets::found(facts) {
+    let granted = view
+        .grants
+        .iter()
+        .filter(|grant| !grant.private)
+        .map(|grant| &grant.path);
+    let reach = secrets::Reach::of(&facts.home, granted);
+    for found in secrets::found(facts, &reach) {
         let (Some(path), Some(kind)) = (&found.fact.resolved, &found.fact.resolved_kind) else {
             continue;
         };
