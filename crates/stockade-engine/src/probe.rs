@@ -74,15 +74,11 @@ pub fn facts(
         sockets: Vec::new(),
         environment,
     };
-    for path in compile::questions(policy, home, &facts.environment, directory) {
-        if let Some(fact) = path_fact(&path).map_err(|error| ProbeError::System {
-            what: "what a path of the policy is",
-            error,
-        })? {
-            facts.paths.insert(path, fact);
-        }
-    }
-    for (base, pattern) in compile::credential_patterns(home) {
+    let questions = compile::questions(policy, home, &facts.environment, directory);
+    answer(questions, &mut facts.paths)?;
+    let credentials = compile::credential_questions(policy, &facts);
+    answer(credentials.paths, &mut facts.paths)?;
+    for (base, pattern) in credentials.patterns {
         expand(&base, pattern, &mut facts.paths);
     }
     let roots = compile::granted_roots(policy, &facts);
@@ -92,6 +88,20 @@ pub fn facts(
         error,
     })?;
     Ok(facts)
+}
+
+fn answer(
+    questions: Vec<AbsolutePath>,
+    answers: &mut BTreeMap<AbsolutePath, PathFact>,
+) -> Result<(), ProbeError> {
+    for path in questions {
+        let fact = path_fact(&path).map_err(|error| ProbeError::System {
+            what: "what a path of the policy is",
+            error,
+        })?;
+        answers.extend(fact.map(|fact| (path, fact)));
+    }
+    Ok(())
 }
 
 fn architecture() -> Result<Architecture, ProbeError> {
