@@ -19,6 +19,8 @@ use stockade_sys::hostile;
 /// First argument of the helper that gives a command a controlling terminal:
 /// `--on-terminal PATH COMMAND…`.
 pub const ON_TERMINAL: &str = "--on-terminal";
+/// Id of the first line, which shows that the sandbox started at all.
+pub(crate) const STARTED: &str = "started";
 /// First argument of a process that is left behind: `--linger KIND MARK`.
 const LINGER: &str = "--linger";
 /// How long one attack may take.
@@ -147,6 +149,10 @@ fn serve(request: Request) -> io::Result<()> {
             verdict: (named(id)?.run)(&stage),
         });
     }
+    print(&Line {
+        id: STARTED.into(),
+        verdict: Verdict::Inconclusive(String::new()),
+    })?;
     for id in &request.only {
         let verdict = in_child(named(id)?, &stage, request.unsafe_outside);
         print(&Line {

@@ -4,7 +4,7 @@
 //! returns what was printed.
 
 use crate::bait::{Bait, Terminal};
-use crate::inside::{Line, ON_TERMINAL};
+use crate::inside::{Line, ON_TERMINAL, STARTED};
 use crate::{Attack, Needs, Row, SmallLimits, Stage, Table, Verdict, all};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ pub const SMALL: SmallLimits = SmallLimits {
     processes: 64,
     open_files: 256,
     disk_bytes: 16 << 20,
-    disk_inodes: 2048,
+    disk_inodes: 4096,
 };
 
 /// One sandbox to be started.
@@ -59,22 +59,13 @@ pub fn run(
         let rounds = if needs == Needs::TwoRuns { 2 } else { 1 };
         for round in 1..=rounds {
             let start = prepare(bait, needs, &ids, round)?;
-            let answers = match launch(&start) {
-                Ok(output) => lines(&output),
-                Err(error) => ids
-                    .iter()
-                    .map(|id| (id.to_string(), failed(&error)))
-                    .collect(),
-            };
-            for id in &ids {
-                let answer = answers.get(*id).cloned().unwrap_or_else(|| silent(needs));
-                verdicts.insert(id.to_string(), answer);
-            }
+            let answers = launch(&start).map(|output| lines(&output));
+            verdicts.extend(ids.iter().map(|id| (*id, answer(&answers, id, needs))));
         }
     }
     for (id, outside) in bait.verify_after() {
-        if let Some(inside) = verdicts.remove(id) {
-            verdicts.insert(id.to_owned(), inside.joined(outside));
+        if let Some((inside, tried)) = verdicts.remove(id) {
+            verdicts.insert(id, (with_outside(inside, outside, tried), tried));
         }
     }
     let rows = attacks.iter().filter_map(|attack| {
@@ -82,7 +73,7 @@ pub fn run(
             guarantee: attack.guarantee,
             id: attack.id.into(),
             summary: attack.summary.into(),
-            verdict: verdicts.remove(attack.id)?,
+            verdict: verdicts.remove(attack.id)?.0,
         })
     });
     Ok(Table {
@@ -222,15 +213,52 @@ fn lines(output: &[u8]) -> BTreeMap<String, Verdict> {
     found.map(|line| (line.id, line.verdict)).collect()
 }
 
-fn silent(needs: Needs) -> Verdict {
-    match needs {
-        Needs::SmallLimits => Verdict::Stopped("the limit ended the whole sandbox".into()),
-        _ => Verdict::Inconclusive("the sandbox ended before the attack answered".into()),
-    }
+/// Whether an attack was tried at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tried {
+    Yes,
+    No,
 }
 
-fn failed(error: &io::Error) -> Verdict {
-    Verdict::Inconclusive(format!("the sandbox did not run: {error}"))
+/// What became of one attack inside. No answer counts as a stop only where the
+/// limit may have ended everything, and only when the sandbox had started.
+fn answer(
+    answers: &io::Result<BTreeMap<String, Verdict>>,
+    id: &str,
+    needs: Needs,
+) -> (Verdict, Tried) {
+    let answers = match answers {
+        Ok(answers) => answers,
+        Err(error) => {
+            let why = format!("the sandbox did not run: {error}");
+            return (Verdict::Inconclusive(why), Tried::No);
+        }
+    };
+    if let Some(verdict) = answers.get(id) {
+        return (verdict.clone(), Tried::Yes);
+    }
+    let started = answers.contains_key(STARTED);
+    if started && needs == Needs::SmallLimits {
+        return (
+            Verdict::Stopped("the limit ended the whole sandbox".into()),
+            Tried::Yes,
+        );
+    }
+    let why = if started {
+        "the sandbox ended before the attack answered"
+    } else {
+        "the sandbox did not start"
+    };
+    (Verdict::Inconclusive(why.into()), Tried::No)
+}
+
+/// That nothing changed outside proves nothing about an attack that was not
+/// tried; that something did is an escape in any case.
+fn with_outside(inside: Verdict, outside: Verdict, tried: Tried) -> Verdict {
+    match (tried, &outside) {
+        (Tried::Yes, _) | (_, Verdict::Escaped(_)) => inside.joined(outside),
+        (Tried::No, _) => inside,
+    }
 }
 
 #[cfg(test)]
@@ -244,6 +272,24 @@ mod tests {
         let found = lines(output);
         assert_eq!(found.len(), 1);
         assert_eq!(found["a"], Verdict::Stopped("EPERM".into()));
+    }
+
+    #[test]
+    fn silence_is_no_proof() {
+        let nothing = Ok(BTreeMap::new());
+        let (verdict, tried) = answer(&nothing, "a", Needs::SmallLimits);
+        assert!(matches!(verdict, Verdict::Inconclusive(_)));
+        let stopped = Verdict::Stopped("nothing outside changed".into());
+        assert_eq!(with_outside(verdict.clone(), stopped, tried), verdict);
+        let started = Ok(BTreeMap::from([(STARTED.into(), verdict.clone())]));
+        assert!(matches!(
+            answer(&started, "a", Needs::Ordinary).0,
+            Verdict::Inconclusive(_)
+        ));
+        assert!(matches!(
+            answer(&started, "a", Needs::SmallLimits).0,
+            Verdict::Stopped(_)
+        ));
     }
 
     #[test]

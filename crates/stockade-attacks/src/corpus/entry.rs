@@ -3,7 +3,7 @@
 
 use super::{attacks, create_in, open, status};
 use crate::{Stage, Verdict};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -123,38 +123,29 @@ fn unconfined(_: &Stage) -> Verdict {
 }
 
 fn channel(_: &Stage) -> Verdict {
-    let sockets = inherited().into_iter().map(|(number, target)| {
+    let own = inherited().into_iter().map(|(number, target)| {
         Verdict::Escaped(format!("descriptor {number} is {}", target.display()))
     });
-    let of_parents = ["1".to_owned(), parent().to_string()]
-        .into_iter()
-        .map(|pid| {
-            let directory = format!("/proc/{pid}/fd");
-            let reached = std::fs::read_dir(&directory).and_then(|entries| {
-                let beyond = entries
-                    .flatten()
-                    .filter(|entry| entry.file_name().to_str().is_some_and(is_extra))
-                    .find(|entry| open(&entry.path(), OFlags::WRONLY).is_ok());
-                beyond
-                    .map(|entry| entry.path())
-                    .ok_or_else(|| io::ErrorKind::NotFound.into())
-            });
-            match reached {
-                Ok(path) => Verdict::Escaped(format!("opened {}", path.display())),
-                Err(error) => Verdict::Stopped(crate::verdict::error_name(&error)),
-            }
-        });
-    let device = rustix::fs::open(Path::new("/dev/fd/3"), OFlags::WRONLY, Mode::empty());
-    let third = Verdict::of(device.map_err(io::Error::from), |_| {
-        "opened descriptor 3".into()
-    });
-    Verdict::all(sockets.chain(of_parents).chain([third]))
+    let third = open(Path::new("/dev/fd/3"), OFlags::WRONLY);
+    let of_launcher = descriptor_of_launcher();
+    Verdict::all(own.chain([
+        Verdict::of(third, |_| "opened descriptor 3".into()),
+        Verdict::of(of_launcher, |path| format!("opened {}", path.display())),
+    ]))
+}
+
+/// A descriptor of process 1, above its standard ones, that opens for writing.
+fn descriptor_of_launcher() -> io::Result<PathBuf> {
+    for entry in std::fs::read_dir("/proc/1/fd")? {
+        let entry = entry?;
+        let extra = entry.file_name().to_str().is_some_and(is_extra);
+        if extra && open(&entry.path(), OFlags::WRONLY).is_ok() {
+            return Ok(entry.path());
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
 }
 
 fn is_extra(name: &str) -> bool {
     name.parse::<u32>().is_ok_and(|number| number > 2)
-}
-
-fn parent() -> i32 {
-    rustix::process::getppid().map_or(1, |pid| pid.as_raw_nonzero().get())
 }

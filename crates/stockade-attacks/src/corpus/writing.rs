@@ -124,12 +124,17 @@ fn create_in_system(stage: &Stage) -> Verdict {
         "/dev",
         "/sys",
     ];
-    let above = stage
-        .workspace
-        .parent()
-        .filter(|above| *above != Path::new("/tmp"));
+    let above = above_workspace(stage);
     let all = directories.iter().map(Path::new).chain(above);
     Verdict::all(all.map(create_in))
+}
+
+/// The directory that holds the workspace, if it is the host's: one of the
+/// same name in a private /tmp may well be changed.
+fn above_workspace(stage: &Stage) -> Option<&Path> {
+    let above = stage.workspace.parent()?;
+    let device = std::fs::metadata(above).ok()?.dev();
+    (device == stage.disk).then_some(above)
 }
 
 fn change_modes(stage: &Stage) -> Verdict {
@@ -142,10 +147,13 @@ fn change_modes(stage: &Stage) -> Verdict {
     )
 }
 
-fn own_executable(_: &Stage) -> Verdict {
+fn own_executable(stage: &Stage) -> Verdict {
     let Ok(path) = std::env::current_exe() else {
         return Verdict::Inconclusive("the path of the executable is unknown".into());
     };
+    if path.starts_with(&stage.workspace) {
+        return Verdict::Inconclusive("the program lies in the workspace".into());
+    }
     let beside = path.parent().map(create_in);
     Verdict::all([same_mode(&path)].into_iter().chain(beside))
 }
@@ -166,10 +174,7 @@ fn rename_workspace(stage: &Stage) -> Verdict {
             format!("moved {}", path.display())
         }))
     };
-    let above = stage
-        .workspace
-        .parent()
-        .filter(|above| above.components().count() > 2);
+    let above = above_workspace(stage);
     Verdict::all(
         [Some(stage.workspace.as_path()), above]
             .into_iter()
