@@ -1,7 +1,6 @@
 //! Finds the credential places that exist on this machine, so that the view
 //! can cover them and a grant can be refused.
 
-use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::LazyLock;
 
@@ -24,8 +23,8 @@ pub(super) struct Reach<'a> {
     /// The home or a directory above it is granted.
     whole_home: bool,
     /// Granted places, relative to the home and to the root.
-    below_home: BTreeSet<&'a [u8]>,
-    below_root: BTreeSet<&'a [u8]>,
+    below_home: Vec<&'a [u8]>,
+    below_root: Vec<&'a [u8]>,
 }
 
 impl<'a> Reach<'a> {
@@ -33,8 +32,8 @@ impl<'a> Reach<'a> {
     pub(super) fn of(home: &AbsolutePath, granted: impl Iterator<Item = &'a AbsolutePath>) -> Self {
         let mut reach = Self {
             whole_home: false,
-            below_home: BTreeSet::new(),
-            below_root: BTreeSet::new(),
+            below_home: Vec::new(),
+            below_root: Vec::new(),
         };
         for place in granted {
             reach.whole_home |= home.is_within(place);
@@ -50,19 +49,17 @@ impl<'a> Reach<'a> {
             Base::Home => &self.below_home,
             Base::System => &self.below_root,
         };
-        if granted.is_empty() {
-            return false;
-        }
-        let fixed = match credential.is_literal() {
+        let literal = credential.is_literal();
+        let fixed = match literal {
             true => credential.pattern.as_bytes(),
             false => split_at_star(credential.pattern).0.as_bytes(),
         };
-        let around = |length: usize| granted.contains(&fixed[..length]);
-        let slashes = fixed.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-        granted.contains(&b""[..])
-            || slashes.map(|(length, _)| length).chain([fixed.len()]).any(around)
+        granted.iter().any(|place| {
+            let around = fixed.starts_with(place)
+                && (place.is_empty() || matches!(fixed.get(place.len()), None | Some(b'/')));
             // Below the star any granted place may be one of the credential's.
-            || (!credential.is_literal() && granted.iter().any(|place| place.starts_with(fixed)))
+            around || (!literal && place.starts_with(fixed))
+        })
     }
 }
 
