@@ -269,11 +269,7 @@ fn steps(page: &mut Page, plan: &Plan) {
     page.heading("Steps");
     for (index, step) in plan.steps.iter().enumerate() {
         let holds: Vec<&str> = step.holds.iter().map(|guarantee| guarantee.id()).collect();
-        page.item(
-            &format!("{index:>3} {}  {}", step.name, holds.join(" "))
-                .trim_end()
-                .to_owned(),
-        );
+        page.item(format!("{index:>3} {}  {}", step.name, holds.join(" ")).trim_end());
     }
 }
 

@@ -84,6 +84,7 @@ pub(crate) fn facts() -> Facts {
         paths: BTreeMap::new(),
         hidden: Vec::new(),
         sockets: Vec::new(),
+        git_identity: Vec::new(),
     };
     for directory in [
         "/usr",

@@ -73,8 +73,7 @@ pub(super) fn is_system(path: &AbsolutePath, home: &AbsolutePath) -> bool {
     if within(path, "/root") && !path.is_within(home) && text(home) != "/root" {
         return true;
     }
-    SYSTEM_TREES.iter().any(|tree| below(&tree))
-        && !PROJECT_TREES.iter().any(|tree| strictly_below(&tree))
+    SYSTEM_TREES.iter().any(below) && !PROJECT_TREES.iter().any(strictly_below)
 }
 
 /// Whether a home directory can be replaced by a private one without hiding

@@ -156,6 +156,19 @@ impl StepList {
                     &[],
                 )
             }
+            Entry::Settings { content } => {
+                let (content, mode, writable) = (content.clone(), 0o600, true);
+                (
+                    "settings",
+                    Action::File {
+                        path: place,
+                        content,
+                        mode,
+                        writable,
+                    },
+                    &[],
+                )
+            }
             Entry::Device { name } => (
                 "device",
                 Action::Device {
@@ -338,6 +351,7 @@ fn rights(abi: u32, entry: &Entry) -> u64 {
         Entry::Proc => (landlock::FS_READ_FILE | landlock::FS_READ_DIR) & landlock::handled(abi).fs,
         Entry::File { .. } => landlock::FS_READ_FILE & landlock::handled(abi).fs,
         Entry::Copy => landlock::read_rights(abi, Object::Directory),
-        Entry::Symlink { .. } => 0,
+        // The directory around it gives what is needed.
+        Entry::Settings { .. } | Entry::Symlink { .. } => 0,
     }
 }

@@ -50,6 +50,10 @@ pub(super) enum Entry {
     File {
         content: Vec<u8>,
     },
+    /// A file in a private directory that programs may change and replace.
+    Settings {
+        content: Vec<u8>,
+    },
     Device {
         name: &'static str,
     },

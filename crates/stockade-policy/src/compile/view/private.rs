@@ -2,6 +2,7 @@
 //! devices, the process table and what programs read there about the machine.
 
 use crate::facts::{Facts, PathKind};
+use crate::git;
 use crate::path::AbsolutePath;
 use crate::plan::{Access, Grant, Limits, Rule};
 use crate::policy::Policy;
@@ -67,6 +68,7 @@ pub(super) fn enter(
 ) {
     enter_directories(view, facts, findings);
     enter_home(view, facts, findings);
+    enter_git_identity(view, facts);
     enter_runtime_directory(view, policy, facts);
     enter_devices(view);
     enter_machine(view, policy, facts, limits);
@@ -142,6 +144,23 @@ fn enter_home(view: &mut View, facts: &Facts, findings: &mut Findings) {
         0o700,
         "an empty home; nothing of the real one is inside",
     );
+}
+
+/// Who commits, and nothing else of the caller's git configuration: it may
+/// name programs, tokens and files that are not inside.
+fn enter_git_identity(view: &mut View, facts: &Facts) {
+    let content = git::configuration(&facts.git_identity);
+    let path = view.home.join(git::FILE_NAME);
+    let (Some(content), Ok(path)) = (content, path) else {
+        return;
+    };
+    if !matches!(nearest(&view.entries, &path), Some(Entry::Private { .. })) {
+        return;
+    }
+    view.entries
+        .insert(path.clone(), Entry::Settings { content });
+    let rule = built_in(git::RULE, "who commits, from the caller's git configuration");
+    grant(view, path, Access::Write, Content::OwnOfThisRun, rule);
 }
 
 /// The directory that XDG_RUNTIME_DIR names, if the policy passes it and it
