@@ -43,10 +43,7 @@ pub struct Layout<'a> {
 /// The bait, as long as it lies.
 pub struct Bait {
     stage: Stage,
-    tcp: Vec<TcpListener>,
-    udp: Vec<UdpSocket>,
-    unix: Vec<UnixListener>,
-    abstract_listener: UnixListener,
+    listeners: Listeners,
     victims: Vec<Child>,
     queue_id: Option<i32>,
     posix_queue: Option<OwnedFd>,
@@ -92,41 +89,21 @@ impl Bait {
         let sentinels = lay_files(layout, &beside, &token)?;
         let public = lay_public(&queue, &token);
         let stdin = File::open(beside.join("stdin"))?;
-        let (tcp, udp) = listen()?;
-        let sockets = [Some(layout.workspace), Some(&beside), layout.home]
-            .into_iter()
-            .flatten()
-            .map(|directory| directory.join("host.sock"))
-            .collect::<Vec<_>>();
-        let unix = sockets
-            .iter()
-            .map(quiet_listener)
-            .collect::<io::Result<_>>()?;
-        let abstract_name = format!("{queue}-abstract");
-        let address = std::os::unix::net::SocketAddr::from_abstract_name(&abstract_name)?;
-        let abstract_listener = UnixListener::bind_addr(&address)?;
-        abstract_listener.set_nonblocking(true)?;
+        let listeners = Listeners::open(layout, &beside, &queue)?;
         let victims = vec![victim(&token)?, victim(&token)?];
         hostile::kill(victims[1].id() as i32, 19)?;
         let objects = Objects::make(&queue, &token);
         let input = stdin.metadata()?;
-        let secret = beside.join("secret");
         let stage = Stage {
             token_backwards: token.chars().rev().collect(),
             workspace: layout.workspace.to_path_buf(),
             home: layout.home.map(Path::to_path_buf),
             state: layout.state.map(Path::to_path_buf),
             public_secrets: public,
-            tcp: tcp
-                .iter()
-                .map(TcpListener::local_addr)
-                .collect::<io::Result<_>>()?,
-            udp: udp
-                .iter()
-                .map(UdpSocket::local_addr)
-                .collect::<io::Result<_>>()?,
-            abstract_name,
-            sockets,
+            tcp: local_addresses(&listeners.tcp, TcpListener::local_addr)?,
+            udp: local_addresses(&listeners.udp, UdpSocket::local_addr)?,
+            abstract_name: abstract_name(&queue),
+            sockets: socket_paths(layout, &beside),
             victim: victims[0].id() as i32,
             stopped_victim: victims[1].id() as i32,
             ipc_key: objects.key,
@@ -134,9 +111,7 @@ impl Bait {
             queue,
             key: objects.session_key,
             stdin: (input.dev(), input.ino()),
-            handle: CString::new(secret.as_os_str().as_bytes())
-                .ok()
-                .and_then(|path| hostile::name_to_handle(&path).ok()),
+            handle: handle_of(&beside.join("secret")),
             disk: std::fs::metadata(&beside)?.dev(),
             limits: None,
             round: 1,
@@ -145,10 +120,7 @@ impl Bait {
         };
         Ok(Self {
             stage,
-            tcp,
-            udp,
-            unix,
-            abstract_listener,
+            listeners,
             victims,
             queue_id: objects.message_queue,
             posix_queue: objects.posix_queue,
@@ -202,7 +174,7 @@ impl Bait {
             ));
         }
         verdicts.extend(self.verify_beside());
-        verdicts.extend(self.verify_listeners());
+        verdicts.extend(self.listeners.verify());
         verdicts.extend(self.verify_processes());
         verdicts.push(("pr6-shared-flags", self.verify_flags()));
         if let Some(terminal) = &self.terminal {
@@ -220,34 +192,6 @@ impl Bait {
         vec![
             ("fs2-create-beside", verdict.clone()),
             ("fs2-dangling-link", verdict),
-        ]
-    }
-
-    fn verify_listeners(&self) -> Vec<(&'static str, Verdict)> {
-        let tcp = self.tcp.iter().any(|listener| listener.accept().is_ok());
-        let udp = self
-            .udp
-            .iter()
-            .any(|socket| socket.recv(&mut [0; 64]).is_ok());
-        let unix = self.unix.iter().any(|listener| listener.accept().is_ok());
-        let hidden = self.abstract_listener.accept().is_ok();
-        vec![
-            (
-                "nt1-tcp",
-                told(tcp, || "the host's listener was reached".into()),
-            ),
-            (
-                "nt1-udp",
-                told(udp, || "the host's socket got a datagram".into()),
-            ),
-            (
-                "nt1-unix-sockets",
-                told(unix, || "the host's listener was reached".into()),
-            ),
-            (
-                "pr8-abstract-socket",
-                told(hidden, || "the host's listener was reached".into()),
-            ),
         ]
     }
 
@@ -450,8 +394,75 @@ fn lay_public(queue: &str, token: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Listeners on both loopbacks and on the machine's own address, if it has one.
-fn listen() -> io::Result<(Vec<TcpListener>, Vec<UdpSocket>)> {
+/// What the host listens on.
+struct Listeners {
+    tcp: Vec<TcpListener>,
+    udp: Vec<UdpSocket>,
+    unix: Vec<UnixListener>,
+    hidden: UnixListener,
+}
+
+impl Listeners {
+    fn open(layout: &Layout<'_>, beside: &Path, queue: &str) -> io::Result<Self> {
+        let mut tcp = Vec::new();
+        let mut udp = Vec::new();
+        for address in addresses() {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            tcp.push(listener);
+            let socket = UdpSocket::bind(address)?;
+            socket.set_nonblocking(true)?;
+            udp.push(socket);
+        }
+        let unix = socket_paths(layout, beside)
+            .into_iter()
+            .map(UnixListener::bind);
+        let unix: Vec<UnixListener> = unix.collect::<io::Result<_>>()?;
+        let name = abstract_name(queue);
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(&name)?;
+        let hidden = UnixListener::bind_addr(&address)?;
+        for listener in unix.iter().chain([&hidden]) {
+            listener.set_nonblocking(true)?;
+        }
+        Ok(Self {
+            tcp,
+            udp,
+            unix,
+            hidden,
+        })
+    }
+
+    fn verify(&self) -> Vec<(&'static str, Verdict)> {
+        let tcp = self.tcp.iter().any(|listener| listener.accept().is_ok());
+        let udp = self
+            .udp
+            .iter()
+            .any(|socket| socket.recv(&mut [0; 64]).is_ok());
+        let unix = self.unix.iter().any(|listener| listener.accept().is_ok());
+        let hidden = self.hidden.accept().is_ok();
+        vec![
+            (
+                "nt1-tcp",
+                told(tcp, || "the host's listener was reached".into()),
+            ),
+            (
+                "nt1-udp",
+                told(udp, || "the host's socket got a datagram".into()),
+            ),
+            (
+                "nt1-unix-sockets",
+                told(unix, || "the host's listener was reached".into()),
+            ),
+            (
+                "pr8-abstract-socket",
+                told(hidden, || "the host's listener was reached".into()),
+            ),
+        ]
+    }
+}
+
+/// Both loopbacks and the machine's own address, as far as it has them.
+fn addresses() -> Vec<SocketAddr> {
     let mut addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     // Connecting a UDP socket sends nothing; it only chooses an address.
     let own = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
@@ -463,23 +474,32 @@ fn listen() -> io::Result<(Vec<TcpListener>, Vec<UdpSocket>)> {
     if UdpSocket::bind("[::1]:0").is_ok() {
         addresses.push(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 0)));
     }
-    let mut tcp = Vec::new();
-    let mut udp = Vec::new();
-    for address in addresses {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        tcp.push(listener);
-        let socket = UdpSocket::bind(address)?;
-        socket.set_nonblocking(true)?;
-        udp.push(socket);
-    }
-    Ok((tcp, udp))
+    addresses
 }
 
-fn quiet_listener(path: &PathBuf) -> io::Result<UnixListener> {
-    let listener = UnixListener::bind(path)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+fn local_addresses<T>(
+    sockets: &[T],
+    local: fn(&T) -> io::Result<SocketAddr>,
+) -> io::Result<Vec<SocketAddr>> {
+    sockets.iter().map(local).collect()
+}
+
+fn socket_paths(layout: &Layout<'_>, beside: &Path) -> Vec<PathBuf> {
+    let directories = [Some(layout.workspace), Some(beside), layout.home];
+    directories
+        .into_iter()
+        .flatten()
+        .map(|directory| directory.join("host.sock"))
+        .collect()
+}
+
+fn abstract_name(queue: &str) -> String {
+    format!("{queue}-abstract")
+}
+
+fn handle_of(path: &Path) -> Option<hostile::Handle> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    hostile::name_to_handle(&path).ok()
 }
 
 /// A process with the secret in its environment, in a group of its own.

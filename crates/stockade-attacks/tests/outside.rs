@@ -136,3 +136,29 @@ fn the_secret_does_not_stand_in_the_stage() {
     let stage = serde_json::to_string(bait.stage()).expect("a stage");
     assert!(!stage.contains(&bait.stage().token()));
 }
+
+#[test]
+fn the_bait_leaves_nothing_behind() {
+    let scratch = tempfile::tempdir().expect("scratch");
+    let workspace = scratch.path().join("workspace");
+    let layout = Layout {
+        scratch: scratch.path(),
+        workspace: &workspace,
+        home: None,
+        state: None,
+    };
+    let bait = Bait::lay(&layout).expect("the bait can be laid");
+    let stage = bait.stage().clone();
+    assert!(stage.public_secrets.iter().all(|path| path.exists()));
+    drop(bait);
+    assert!(!stage.public_secrets.iter().any(|path| path.exists()));
+    assert!(!stage.sockets.iter().any(|path| path.exists()));
+    assert!(!std::path::Path::new(&format!("/proc/{}", stage.victim)).exists());
+    let segments = std::fs::read_to_string("/proc/sysvipc/shm").expect("the list of segments");
+    let key = stage.ipc_key.to_string();
+    assert!(
+        !segments
+            .lines()
+            .any(|line| line.split_whitespace().next() == Some(&key))
+    );
+}

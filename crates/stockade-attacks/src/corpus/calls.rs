@@ -19,11 +19,13 @@ attacks! {
         => |_| Verdict::of(hostile::int80_getpid(), |pid| format!("getpid answered {pid}"));
     PR1 "pr1-int80-socket", Ordinary, WhereKernelHasIt, "makes a socket through the 32-bit table"
         => |_| Verdict::of(hostile::int80_socket(INET, STREAM), |_| "made a socket".into());
-    PR1 "pr1-int80-socketcall", Ordinary, WhereKernelHasIt, "makes a socket through 32-bit socketcall"
+    PR1 "pr1-int80-socketcall", Ordinary, WhereKernelHasIt,
+        "makes a socket through 32-bit socketcall"
         => |_| Verdict::of(hostile::int80_socketcall(UNIX, STREAM), |_| "made a socket".into());
     PR1 "pr1-x32-call", Ordinary, Never("few kernels have the table"), "calls through the x32 table"
         => |_| Verdict::of(hostile::x32_getpid(), |pid| format!("getpid answered {pid}"));
-    PR1 "pr1-x32-socket", Ordinary, Never("few kernels have the table"), "makes a socket through the x32 table"
+    PR1 "pr1-x32-socket", Ordinary, Never("few kernels have the table"),
+        "makes a socket through the x32 table"
         => |_| Verdict::of(hostile::x32_socket(16, 3), |_| "made a socket".into());
     PR1 "pr1-high-bits", Ordinary, Plain,
         "hides a forbidden socket family behind bits that the kernel drops" => high_bits;
@@ -34,15 +36,19 @@ attacks! {
     PR1 "pr1-userfaultfd", Ordinary, WhereKernelHasIt, "handles page faults of the kernel"
         => |_| Verdict::all([0, 1].map(|flags|
             Verdict::of(hostile::userfaultfd(flags), |_| "opened a userfaultfd".into())));
-    PR1 "pr1-kexec", Ordinary, WhereKernelHasIt, "reaches kexec_load(2)" => |_| reached(hostile::kexec_load());
-    PR1 "pr1-module", Ordinary, WhereKernelHasIt, "reaches init_module(2)" => |_| reached(hostile::init_module());
+    PR1 "pr1-kexec", Ordinary, WhereKernelHasIt,
+        "reaches kexec_load(2)" => |_| reached(hostile::kexec_load());
+    PR1 "pr1-module", Ordinary, WhereKernelHasIt,
+        "reaches init_module(2)" => |_| reached(hostile::init_module());
     PR1 "pr1-reboot", Ordinary, Plain, "reaches reboot(2)" => |_| reached(hostile::reboot());
-    PR1 "pr1-swap", Ordinary, WhereKernelHasIt, "reaches swapoff(2)" => |_| match hostile::swapoff() {
+    PR1 "pr1-swap", Ordinary, WhereKernelHasIt,
+        "reaches swapoff(2)" => |_| match hostile::swapoff() {
         Err(error) if error_name(&error) == "ENOENT" =>
             Verdict::Escaped("the kernel looked for the swap file".into()),
         other => reached(other),
     };
-    PR1 "pr1-accounting", Ordinary, WhereKernelHasIt, "reaches acct(2)" => |_| reached(hostile::acct_off());
+    PR1 "pr1-accounting", Ordinary, WhereKernelHasIt,
+        "reaches acct(2)" => |_| reached(hostile::acct_off());
     PR1 "pr1-kernel-log", Ordinary, Plain, "reads the kernel's log"
         => |_| Verdict::of(hostile::kernel_log(), |log| format!("read {} bytes", log.len()));
     PR1 "pr1-clock", Ordinary, Never("touches the clock"), "sets the clock"

@@ -14,11 +14,14 @@ attacks! {
     PR5 "pr5-environment", Ordinary, Plain, "looks for a secret in its environment" => environment;
     PR5 "pr5-agent-variables", Ordinary, Plain, "looks for variables that lead to agents and buses"
         => variables;
-    PR5 "pr5-working-directory", Ordinary, Never("the directory is the same without a sandbox"), "looks whether its directory lies outside the view"
+    PR5 "pr5-working-directory", Ordinary, Never("the directory is the same without a sandbox"),
+        "looks whether its directory lies outside the view"
         => directory;
-    AU1 "au1-open-log", Ordinary, Plain, "opens the product's log for writing, and adds to it" => log;
+    AU1 "au1-open-log", Ordinary, Plain,
+        "opens the product's log for writing, and adds to it" => log;
     AU1 "au1-replace-log", Ordinary, Plain, "moves the product's log away" => replace_log;
-    AU2 "au2-unconfined-start", Ordinary, Plain, "looks whether it was started without its walls" => unconfined;
+    AU2 "au2-unconfined-start", Ordinary, Plain,
+        "looks whether it was started without its walls" => unconfined;
     AU2 "au2-speak-as-launcher", Ordinary, Plain,
         "looks for the channel on which the launcher reports evidence" => channel;
 }
@@ -143,7 +146,7 @@ fn descriptor_of_launcher() -> io::Result<PathBuf> {
             return Ok(entry.path());
         }
     }
-    Err(io::ErrorKind::NotFound.into())
+    Err(io::Error::from(rustix::io::Errno::NOENT))
 }
 
 fn is_extra(name: &str) -> bool {

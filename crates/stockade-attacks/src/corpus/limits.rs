@@ -19,12 +19,16 @@ attacks! {
     PR7 "pr7-memory", SmallLimits, Never("loads the host"), "uses more memory than its limit"
         => |stage| with_limits(stage, memory);
     PR7 "pr7-memory-file", SmallLimits, Never("loads the host"),
-        "keeps more than its memory limit in a file without a name" => |stage| with_limits(stage, memory_file);
-    PR7 "pr7-open-files", SmallLimits, Never("needs a small limit"), "opens more files than its limit"
+        "keeps more than its memory limit in a file without a name"
+        => |stage| with_limits(stage, memory_file);
+    PR7 "pr7-open-files", SmallLimits, Never("needs a small limit"),
+        "opens more files than its limit"
         => |stage| with_limits(stage, open_files);
-    PR7 "pr7-raise-limits", Ordinary, Never("the host's limits may be infinite"), "raises its own hard limits"
+    PR7 "pr7-raise-limits", Ordinary, Never("the host's limits may be infinite"),
+        "raises its own hard limits"
         => raise;
-    PR7 "pr7-spared-by-the-kernel", Ordinary, Never("needs a capability that root may lack"), "makes itself the last to be killed without memory"
+    PR7 "pr7-spared-by-the-kernel", Ordinary, Never("needs a capability that root may lack"),
+        "makes itself the last to be killed without memory"
         => |_| Verdict::of(std::fs::write("/proc/self/oom_score_adj", "-999"),
             |()| "is killed last".into());
     PR7 "pr7-nice", Ordinary, Plain, "takes more than its share of the processor"

@@ -26,7 +26,9 @@ use std::sync::LazyLock;
 /// Writes one family of attacks: guarantee, id, kind of sandbox, proof,
 /// summary, and what is tried.
 macro_rules! attacks {
-    ($($guarantee:ident $id:literal, $needs:ident, $proof:expr, $summary:literal => $run:expr;)*) => {
+    ($(
+        $guarantee:ident $id:literal, $needs:ident, $proof:expr, $summary:literal => $run:expr;
+    )*) => {
         pub const ATTACKS: &[crate::Attack] = &[$(crate::Attack {
             id: $id,
             guarantee: stockade_policy::guarantee::Guarantee::$guarantee,

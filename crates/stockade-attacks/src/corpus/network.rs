@@ -1,8 +1,7 @@
 //! Attacks on the network: NT1.
 
-use super::{attacks, open};
+use super::attacks;
 use crate::{Stage, Verdict};
-use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -15,52 +14,82 @@ use std::time::Duration;
 /// How long a connection may take before it counts as stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Families of sockets that programs do not need, with a type of each.
+const RARE_FAMILIES: &[(&str, u16, u32)] = &[
+    ("AF_ALG", 38, 5),
+    ("AF_KEY", 15, 3),
+    ("AF_BLUETOOTH", 31, 3),
+    ("AF_CAN", 29, 3),
+    ("AF_TIPC", 30, 1),
+    ("AF_RDS", 21, 5),
+    ("AF_KCM", 41, 5),
+    ("AF_XDP", 44, 3),
+    ("AF_QIPCRTR", 42, 2),
+    ("AF_NFC", 39, 5),
+    ("AF_PPPOX", 24, 1),
+    ("AF_X25", 9, 5),
+    ("AF_APPLETALK", 5, 2),
+    ("AF_LLC", 26, 2),
+    ("AF_IEEE802154", 36, 2),
+    ("AF_PHONET", 35, 2),
+];
+
 attacks! {
     NT1 "nt1-tcp", Ordinary, Plain, "connects to listeners of the host over TCP"
         => |stage| Verdict::all(stage.tcp.iter().map(connect));
-    NT1 "nt1-tcp-mapped", Ordinary, Plain, "connects to the host's loopback by other spellings" => spellings;
+    NT1 "nt1-tcp-mapped", Ordinary, Plain,
+        "connects to the host's loopback by other spellings" => spellings;
     NT1 "nt1-tcp-fast-open", Ordinary, Plain, "sends data with the first packet, without connect(2)"
         => |stage| over_tcp(stage, |address| fast_open(address, None));
     NT1 "nt1-mptcp", Ordinary, WhereKernelHasIt, "connects with MPTCP, which TCP rules may forget"
         => |stage| over_tcp(stage, |address| connect_with(address, 262));
     NT1 "nt1-udp", Ordinary, Plain, "sends UDP to sockets of the host" => udp;
-    NT1 "nt1-udp-broadcast", Ordinary, Never("speaks to the network"), "sends UDP to everybody on the network"
+    NT1 "nt1-udp-broadcast", Ordinary, Never("speaks to the network"),
+        "sends UDP to everybody on the network"
         => broadcast;
     NT1 "nt1-dns", Ordinary, Never("speaks to the network"), "asks name servers directly" => dns;
-    NT1 "nt1-metadata", Ordinary, Never("speaks to the network"), "connects to the cloud's metadata address"
+    NT1 "nt1-metadata", Ordinary, Never("speaks to the network"),
+        "connects to the cloud's metadata address"
         => |_| connect(&SocketAddr::from(([169, 254, 169, 254], 80)));
-    NT1 "nt1-internet", Ordinary, Never("speaks to the network"), "connects to an address of the internet"
+    NT1 "nt1-internet", Ordinary, Never("speaks to the network"),
+        "connects to an address of the internet"
         => |_| connect(&SocketAddr::from(([1, 1, 1, 1], 443)));
     NT1 "nt1-other-transports", Ordinary, Never("depends on the kernel's modules"),
         "makes sockets of SCTP, DCCP and SMC"
         => |_| Verdict::all([("SCTP", 2, 1, 132), ("DCCP", 2, 6, 33), ("SMC", 43, 1, 0)]
             .map(|(name, family, kind, protocol)| made(name, family, kind, protocol)));
-    NT1 "nt1-udp-lite", Ordinary, Never("depends on the machine's routes"), "finds a way out for UDP-Lite"
+    NT1 "nt1-udp-lite", Ordinary, Never("depends on the machine's routes"),
+        "finds a way out for UDP-Lite"
         => |_| Verdict::of(connect_datagram(136), |()| "there is a way out".into());
     NT1 "nt1-icmp", Ordinary, Plain, "makes sockets for ICMP"
-        => |_| Verdict::all([made("ICMP", 2, 3, 1), made("ping", 2, 2, 1), made("ICMPv6", 10, 3, 58)]);
+        => |_| Verdict::all([
+            made("ICMP", 2, 3, 1),
+            made("ping", 2, 2, 1),
+            made("ICMPv6", 10, 3, 58),
+        ]);
     NT1 "nt1-raw", Ordinary, Plain, "makes raw sockets"
         => |_| Verdict::all([made("raw", 2, 3, 255), made("raw IPv6", 10, 3, 255)]);
     NT1 "nt1-packet", Ordinary, Plain, "makes packet sockets"
-        => |_| Verdict::all([made("packet", 17, 3, 0x0300), made("packet datagram", 17, 2, 0x0300)]);
+        => |_| Verdict::all([2, 3].map(|kind| made("packets", 17, kind, 0x0300)));
     NT1 "nt1-vsock", Ordinary, WhereKernelHasIt, "makes a socket to the virtual machine's host"
         => |_| Verdict::all([made("vsock", 40, 1, 0), made("vsock datagram", 40, 2, 0)]);
-    NT1 "nt1-netlink-route", Ordinary, Apart, "changes a network interface through netlink" => change_interface;
+    NT1 "nt1-netlink-route", Ordinary, Apart,
+        "changes a network interface through netlink" => change_interface;
     NT1 "nt1-netlink-others", Ordinary, Plain, "makes netlink sockets other than for routes"
         => |_| Verdict::all([("audit", 9), ("netfilter", 12), ("events", 15), ("transforms", 6),
             ("connector", 11), ("crypto", 21), ("generic", 16)]
             .map(|(name, protocol)| made(name, 16, 3, protocol)));
     NT1 "nt1-rare-families", Ordinary, Never("depends on the kernel's modules"),
         "makes sockets of families that programs do not need"
-        => |_| Verdict::all([("AF_ALG", 38, 5), ("AF_KEY", 15, 3), ("AF_BLUETOOTH", 31, 3), ("AF_CAN", 29, 3),
-            ("AF_TIPC", 30, 1), ("AF_RDS", 21, 5), ("AF_KCM", 41, 5), ("AF_XDP", 44, 3),
-            ("AF_QIPCRTR", 42, 2), ("AF_NFC", 39, 5), ("AF_PPPOX", 24, 1), ("AF_X25", 9, 5),
-            ("AF_APPLETALK", 5, 2), ("AF_LLC", 26, 2), ("AF_IEEE802154", 36, 2), ("AF_PHONET", 35, 2)]
-            .map(|(name, family, kind)| made(name, family, kind, 0)));
-    NT1 "nt1-tunnel", Ordinary, Never("depends on the kernel's modules"), "makes a network interface of its own"
-        => |_| Verdict::of(open(Path::new("/dev/net/tun"), OFlags::RDWR), |_| "opened /dev/net/tun".into());
-    NT1 "nt1-interfaces", Ordinary, Plain, "looks for a network interface of the host" => interfaces;
-    NT1 "nt1-unix-sockets", Ordinary, Plain, "connects to unix sockets of the host, also in the workspace"
+        => |_| Verdict::all(RARE_FAMILIES.iter()
+            .map(|(name, family, kind)| made(name, *family, *kind, 0)));
+    NT1 "nt1-tunnel", Ordinary, Never("depends on the kernel's modules"),
+        "makes a network interface of its own"
+        => |_| super::open_for_writing("/dev/net/tun");
+    NT1 "nt1-interfaces", Ordinary, Plain,
+        "looks for a network interface of the host" => interfaces;
+    NT1 "nt1-unix-sockets", Ordinary, Plain,
+        "connects to unix sockets of the host, also in the workspace"
         => |stage| Verdict::all(stage.sockets.iter().map(|path| unix(path)));
     NT1 "nt1-unix-through-link", Ordinary, Plain, "connects to a unix socket through a link"
         => unix_through_link;

@@ -21,14 +21,16 @@ attacks! {
     PR8 "pr8-system-v-list", Ordinary, Plain, "lists System V objects of the host" => system_v;
     PR8 "pr8-posix-queue", Ordinary, Plain, "takes a message from a POSIX queue of the host"
         => |stage| obtained(stage, hostile::mq_take(&stage.queue_name()));
-    PR8 "pr8-posix-queue-list", Ordinary, Never("/dev/mqueue may not be mounted"), "lists POSIX queues in /dev/mqueue"
+    PR8 "pr8-posix-queue-list", Ordinary, Never("/dev/mqueue may not be mounted"),
+        "lists POSIX queues in /dev/mqueue"
         => |stage| super::open_for_writing(Path::new("/dev/mqueue").join(&stage.queue));
     PR8 "pr8-key-by-id", Ordinary, Plain, "reads a key of the host's session by its number"
         => |stage| match stage.key {
             Some(key) => obtained(stage, hostile::keyctl_read(key)),
             None => Verdict::Inconclusive("no key was staged".into()),
         };
-    PR8 "pr8-key-by-search", Ordinary, Plain, "searches the host's keyrings for a key" => search_keys;
+    PR8 "pr8-key-by-search", Ordinary, Plain,
+        "searches the host's keyrings for a key" => search_keys;
     PR8 "pr8-key-list", Ordinary, Plain, "lists keys of the host in /proc/keys"
         => |stage| listed("/proc/keys", &stage.queue);
     PR8 "pr8-keyring-write", Ordinary, Plain, "adds a key to keyrings that it shares with the host"
@@ -38,7 +40,8 @@ attacks! {
             Verdict::of(hostile::keyctl_join(c"stockade-attack"), |_| "joined a keyring".into()),
             Verdict::of(hostile::keyctl_persistent(), |_| "has the persistent keyring".into()),
         ]);
-    PR8 "pr8-abstract-socket", Ordinary, Plain, "connects to an abstract socket of the host" => abstract_socket;
+    PR8 "pr8-abstract-socket", Ordinary, Plain,
+        "connects to an abstract socket of the host" => abstract_socket;
     PR8 "pr8-abstract-list", Ordinary, Plain, "lists abstract sockets of the host"
         => |stage| listed("/proc/net/unix", &stage.abstract_name);
     PR8 "pr8-shared-memory", Ordinary, Plain, "reads POSIX shared memory of the host"

@@ -21,7 +21,8 @@ attacks! {
             Some(above) => files(stage, &[Path::new("/run"), Path::new("/dev"), above]),
             None => Verdict::Inconclusive("the workspace is the root".into()),
         };
-    EP1 "ep1-kernel-objects", TwoRuns, Plain, "leaves a System V segment and a POSIX queue" => objects;
+    EP1 "ep1-kernel-objects", TwoRuns, Plain,
+        "leaves a System V segment and a POSIX queue" => objects;
 }
 
 /// In the first run leaves a mark in each place that can be written; in the

@@ -11,10 +11,12 @@ attacks! {
     PR2 "pr2-capabilities-held", Ordinary, Plain, "looks for capabilities that were left" => held;
     PR2 "pr2-capset", Ordinary, Plain, "takes every capability with capset(2)"
         => |_| Verdict::of(take_all(), |sets| format!("holds {sets}"));
-    PR2 "pr2-ambient", Ordinary, Never("needs inheritable capabilities"), "raises ambient capabilities"
+    PR2 "pr2-ambient", Ordinary, Never("needs inheritable capabilities"),
+        "raises ambient capabilities"
         => |_| Verdict::all((0..41).map(|capability| Verdict::of(
             hostile::raise_ambient(capability), |()| format!("raised {capability}"))));
-    PR2 "pr2-clear-no-new-privileges", Ordinary, Plain, "looks whether no_new_privs is off, and clears it"
+    PR2 "pr2-clear-no-new-privileges", Ordinary, Plain,
+        "looks whether no_new_privs is off, and clears it"
         => no_new_privileges;
     PR2 "pr2-become-root", Ordinary, Plain, "changes user and group" => become_other;
     PR2 "pr2-supplementary-groups", Ordinary, Plain, "joins groups with setgroups(2)"
@@ -29,7 +31,8 @@ attacks! {
     PR2 "pr2-chroot", Ordinary, Plain, "uses CAP_SYS_CHROOT"
         => |_| Verdict::of(rustix::process::chroot("/").map_err(io::Error::from),
             |()| "changed the root".into());
-    PR2 "pr2-memory-map", Ordinary, Never("its argument is wrong on purpose"), "rewrites the map of its own memory with prctl(2)"
+    PR2 "pr2-memory-map", Ordinary, Never("its argument is wrong on purpose"),
+        "rewrites the map of its own memory with prctl(2)"
         => |_| Verdict::of(hostile::set_memory_map(), |()| "changed the program break".into());
     PR2 "pr2-filter-absent", Ordinary, Plain, "looks whether a filter is in force at all"
         => |_| match status("self", "Seccomp") {

@@ -34,7 +34,8 @@ attacks! {
             Ok(()) => Verdict::Inconclusive("sent; outside it shows whom it reached".into()),
             Err(error) => Verdict::refused(&error),
         };
-    PR3 "pr3-signal-by-owner", Ordinary, Plain, "has the kernel signal a process of the host (F_SETOWN)"
+    PR3 "pr3-signal-by-owner", Ordinary, Plain,
+        "has the kernel signal a process of the host (F_SETOWN)"
         => |stage| unless_ours(stage, own_signals(stage.victim));
     PR3 "pr3-pidfd-victim", Ordinary, Plain, "takes descriptors out of a process of the host"
         => |stage| Verdict::of(steal(stage.victim), |_| "has its descriptor".into());
@@ -64,7 +65,8 @@ attacks! {
         => |stage| leave(stage, "pr4-deaf-daemon", Linger::Deaf);
     PR4 "pr4-respawning-pair", Ordinary, Plain, "leaves two processes that start each other again"
         => |stage| leave(stage, "pr4-respawning-pair", Linger::Respawning);
-    PR4 "pr4-holds-streams", Ordinary, Plain, "leaves a process that holds the caller's streams open"
+    PR4 "pr4-holds-streams", Ordinary, Plain,
+        "leaves a process that holds the caller's streams open"
         => |stage| leave(stage, "pr4-holds-streams", Linger::HoldsStreams);
     PR4 "pr4-stopped", Ordinary, Plain, "leaves a process that is stopped"
         => |stage| leave(stage, "pr4-stopped", Linger::Stopped);

@@ -101,7 +101,8 @@ attacks! {
         => walk;
     FS1 "fs1-old-root", Ordinary, Never("there is no old root without a sandbox"),
         "looks for a root that a set-up left behind" => old_root;
-    FS3 "fs3-ssh", Ordinary, Plain, "reads keys of ssh and GnuPG" => |stage| credentials(stage, SSH);
+    FS3 "fs3-ssh", Ordinary, Plain,
+        "reads keys of ssh and GnuPG" => |stage| credentials(stage, SSH);
     FS3 "fs3-cloud", Ordinary, Plain, "reads credentials of cloud providers"
         => |stage| credentials(stage, CLOUD);
     FS3 "fs3-packages", Ordinary, Plain, "reads tokens of package managers"

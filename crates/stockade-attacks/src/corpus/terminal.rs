@@ -26,15 +26,18 @@ attacks! {
         => |stage| on_terminals(stage, |file| type_text(file, TYPED_HIGH, 1));
     PR6 "pr6-paste", Terminal, Never("needs a virtual console"), "pastes a selection (TIOCLINUX)"
         => |stage| on_terminals(stage, |file| hostile::tioclinux(file.as_fd()));
-    PR6 "pr6-discipline", Terminal, Never("sets what is set, so nothing shows outside"), "changes the line discipline of the terminal"
+    PR6 "pr6-discipline", Terminal, Never("sets what is set, so nothing shows outside"),
+        "changes the line discipline of the terminal"
         => |stage| on_terminals(stage, |file| hostile::tiocsetd(file.as_fd(), 0));
-    PR6 "pr6-console", Terminal, Never("would redirect the console"), "takes the console's messages (TIOCCONS)"
+    PR6 "pr6-console", Terminal, Never("would redirect the console"),
+        "takes the console's messages (TIOCCONS)"
         => |stage| on_terminals(stage, |file| hostile::tioccons(file.as_fd()));
     PR6 "pr6-leave-raw", Terminal, Plain, "leaves the terminal without echo"
         => |stage| on_terminals(stage, without_echo);
     PR6 "pr6-reopen-input", Ordinary, Plain, "opens read-only standard input again for writing"
         => reopen;
-    PR6 "pr6-shared-flags", Ordinary, Plain, "makes the caller's standard input non-blocking" => flags;
+    PR6 "pr6-shared-flags", Ordinary, Plain,
+        "makes the caller's standard input non-blocking" => flags;
 }
 
 /// Every way to a terminal that a process has; without a sandbox only its own.

@@ -31,14 +31,16 @@ attacks! {
         => |stage| mount_over(stage, "proc", MountFlags::empty());
     FS5 "fs5-unmount", Ordinary, Apart, "takes mounts away to see what they cover" => unmount;
     FS5 "fs5-remount", Ordinary, Apart, "makes read-only mounts writable with mount(2)" => remount;
-    FS5 "fs5-mount-attributes", Ordinary, Apart, "makes read-only mounts writable with mount_setattr(2)"
+    FS5 "fs5-mount-attributes", Ordinary, Apart,
+        "makes read-only mounts writable with mount_setattr(2)"
         => mount_attributes;
     FS5 "fs5-new-mount-interface", Ordinary, Plain, "opens a new file system with fsopen(2)"
         => |_| Verdict::of(rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)
             .map_err(io::Error::from), |_| "opened a tmpfs".into());
     FS5 "fs5-clone-tree", Ordinary, Apart, "clones the tree of mounts with open_tree(2)"
         => |_| Verdict::of(clone_tree(), |_| "cloned the mounts".into());
-    FS5 "fs5-pivot-root", Ordinary, Never("needs a root of its own"), "changes the root with pivot_root(2)"
+    FS5 "fs5-pivot-root", Ordinary, Never("needs a root of its own"),
+        "changes the root with pivot_root(2)"
         => |stage| Verdict::of(rustix::process::pivot_root(&stage.workspace, &stage.workspace)
             .map_err(io::Error::from), |()| "changed the root".into());
     FS5 "fs5-chroot-twice", Ordinary, Plain, "leaves a root by a second chroot(2)" => chroot_twice;
@@ -51,11 +53,13 @@ attacks! {
     FS5 "fs5-clone-user", Ordinary, Plain, "makes a user namespace with clone(2)"
         => |_| Verdict::of(hostile::clone_into(NEW_USER), |()| "made a user namespace".into());
     FS5 "fs5-clone3-user", Ordinary, Plain, "makes a user namespace with clone3(2)"
-        => |_| Verdict::of(hostile::clone3_into(NEW_USER as u64), |()| "made a user namespace".into());
-    FS5 "fs5-enter-namespaces", Ordinary, Plain, "enters namespaces of other processes with setns(2)"
+        => |_| Verdict::of(hostile::clone3_into(NEW_USER as u64),
+            |()| "made a user namespace".into());
+    FS5 "fs5-enter-namespaces", Ordinary, Plain,
+        "enters namespaces of other processes with setns(2)"
         => enter;
     FS5 "fs5-fuse", Ordinary, Never("depends on the kernel's modules"), "opens /dev/fuse"
-        => |_| Verdict::of(open(Path::new("/dev/fuse"), OFlags::RDWR), |_| "opened /dev/fuse".into());
+        => |_| super::open_for_writing("/dev/fuse");
     FS5 "fs5-link-steers-next-run", TwoRuns, Plain,
         "leaves links to secrets in the workspace for a later run to follow" => links_for_later;
 }

@@ -24,7 +24,8 @@ attacks! {
         => own_executable;
     FS2 "fs2-preload", Ordinary, Never("would plant a library for every program"),
         "creates /etc/ld.so.preload" => |_| create_exactly("/etc/ld.so.preload");
-    FS2 "fs2-kernel-settings", Ordinary, Plain, "opens core_pattern, modprobe and the like for writing"
+    FS2 "fs2-kernel-settings", Ordinary, Plain,
+        "opens core_pattern, modprobe and the like for writing"
         => |_| Verdict::all(SETTINGS.iter().map(open_for_writing));
     FS2 "fs2-sysrq", Ordinary, WhereKernelHasIt, "opens /proc/sysrq-trigger for writing"
         => |_| open_for_writing("/proc/sysrq-trigger");
@@ -35,7 +36,8 @@ attacks! {
         => |_| open_for_writing("/proc/sys/fs/binfmt_misc/register");
     FS2 "fs2-rename-workspace", Ordinary, Plain, "renames the workspace and the directory above it"
         => rename_workspace;
-    FS2 "fs2-dangling-link", Ordinary, Plain, "writes through a link to a file that is not there yet"
+    FS2 "fs2-dangling-link", Ordinary, Plain,
+        "writes through a link to a file that is not there yet"
         => dangling_link;
     FS2 "fs2-link-standard-input", Ordinary, Plain,
         "links the host's read-only file on descriptor 0 into the workspace and writes there"
@@ -44,9 +46,11 @@ attacks! {
         => startup_files;
     FS6 "fs6-fill-tmp", SmallLimits, Never("fills the host"), "writes more than its budget to /tmp"
         => |stage| fill(stage, Path::new("/tmp"));
-    FS6 "fs6-fill-shm", SmallLimits, Never("fills the host"), "writes more than its budget to /dev/shm"
+    FS6 "fs6-fill-shm", SmallLimits, Never("fills the host"),
+        "writes more than its budget to /dev/shm"
         => |stage| fill(stage, Path::new("/dev/shm"));
-    FS6 "fs6-fill-home", SmallLimits, Never("fills the host"), "writes more than its budget to the home"
+    FS6 "fs6-fill-home", SmallLimits, Never("fills the host"),
+        "writes more than its budget to the home"
         => |stage| fill(stage, stage.home.as_deref().unwrap_or(Path::new("/root")));
     FS6 "fs6-sparse-then-copy", SmallLimits, Never("fills the host"),
         "reserves more than its budget with fallocate" => reserve;
