@@ -7,6 +7,7 @@ pub mod denials;
 pub mod discover;
 pub mod doctor;
 pub mod events;
+pub mod git;
 pub mod hide;
 pub mod load;
 pub mod log;

@@ -72,8 +72,10 @@ pub fn facts(
         paths: BTreeMap::new(),
         hidden: Vec::new(),
         sockets: Vec::new(),
+        git_identity: Vec::new(),
         environment,
     };
+    facts.git_identity = crate::git::identity(home, &facts.environment);
     let questions = compile::questions(policy, home, &facts.environment, directory);
     answer(questions, &mut facts.paths)?;
     let credentials = compile::credential_questions(policy, &facts);

@@ -166,21 +166,22 @@ impl View {
         mode: u32,
         writable: bool,
     ) -> io::Result<String> {
-        let name = self.stored_name();
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(
-            self.storage()?,
-            name.as_str(),
-            flags,
-            Mode::from_raw_mode(0o600),
-        )?;
-        write_all(file.as_fd(), content)?;
-        fchmod(&file, Mode::from_raw_mode(mode))?;
-        drop(file);
-        let tree = clone_tree(self.storage()?, &name, OpenTreeFlags::empty())?;
-        if !writable {
-            mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let make = |directory: BorrowedFd<'_>, name: &[u8]| -> io::Result<()> {
+            let file = openat(directory, name, flags, Mode::from_raw_mode(0o600))?;
+            write_all(file.as_fd(), content)?;
+            Ok(fchmod(&file, Mode::from_raw_mode(mode))?)
+        };
+        if writable {
+            // No mount: a mount point could not be replaced (rename(2), EBUSY).
+            let (parent, name) = self.parent_of(path)?;
+            make(parent.as_fd(), name).map_err(|error| named(error, path))?;
+            return Ok(format!("{} bytes of our own, to change", content.len()));
         }
+        let name = self.stored_name();
+        make(self.storage()?, name.as_bytes())?;
+        let tree = clone_tree(self.storage()?, &name, OpenTreeFlags::empty())?;
+        mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
         let target = self.mount_point(path, FileType::RegularFile)?;
         attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, path))?;
         Ok(format!("{} bytes of our own", content.len()))

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::compile::{places, secrets};
 use crate::credentials;
+use crate::git;
 use crate::path::{AbsolutePath, printable};
 use crate::plan::{Access, Action, Form, Grant, Mask, Plan, Rule};
 
@@ -160,6 +161,9 @@ impl Judge<'_> {
             (true, Access::Read, _) => {
                 let reason = format!("{} only shows this run to its readers", grant.path);
                 self.denied(rule, reason, Grantable::Never)
+            }
+            (true, Access::Write, Need::Read) if rule.id == git::RULE => {
+                permit(rule, Some("made for this run"))
             }
             (true, Access::Write, Need::Read) if *self.path == grant.path => {
                 permit(rule, Some("a private directory, empty at the start"))

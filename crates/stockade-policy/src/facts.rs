@@ -94,6 +94,10 @@ pub struct Facts {
     pub hidden: Vec<HiddenMatch>,
     /// Unix sockets on which a process outside listens, below a grant.
     pub sockets: Vec<AbsolutePath>,
+    /// Settings of the caller's own git configuration that say who commits,
+    /// in the order of the file: key and value, only keys of
+    /// [`crate::git::KEYS`].
+    pub git_identity: Vec<(String, Vec<u8>)>,
 }
 
 /// One existing path that a `hide` pattern matched.

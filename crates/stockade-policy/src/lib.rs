@@ -15,6 +15,7 @@ pub mod digest;
 pub mod document;
 pub mod explain;
 pub mod facts;
+pub mod git;
 pub mod guarantee;
 mod keys;
 pub mod landlock;

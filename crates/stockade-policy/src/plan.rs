@@ -113,7 +113,9 @@ pub enum Action {
     /// A directory of the root tmpfs, only to hold mount points.
     Directory { path: AbsolutePath, mode: u32 },
     Symlink { path: AbsolutePath, target: Vec<u8> },
-    /// A regular file in the private storage with this content.
+    /// A regular file in the private storage with this content: mounted and
+    /// read-only, or `writable` and then no mount, so that programs that
+    /// replace files by renaming can.
     File { path: AbsolutePath, content: Vec<u8>, mode: u32, writable: bool },
     /// A directory of the private storage, mounted at `path`.
     PrivateDirectory { path: AbsolutePath, mode: u32 },

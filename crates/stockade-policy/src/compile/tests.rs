@@ -4,6 +4,7 @@ use expect_test::{Expect, expect};
 
 use super::fixtures::*;
 use super::{CommandRequest, compile, credential_questions, granted_roots, questions};
+use crate::decide::{Decision, Question, decide};
 use crate::facts::{Ability, ControlGroups, Facts, HiddenMatch, PathKind};
 use crate::guarantee::Guarantee;
 use crate::plan::{Action, Form, Hold, Plan};
@@ -603,6 +604,20 @@ fn the_environment_is_exactly_what_is_listed() {
         TMPPREFIX=/tmp/zsh
         USER=u"#]]
     .assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn who_commits_enters_a_private_home_and_no_other() {
+    let mut facts = facts();
+    facts.git_identity = vec![("user.name".to_owned(), b"U".to_vec())];
+    let plan = compiled(&policy(), &facts).unwrap();
+    assert!(summary(&plan).contains("view.settings /home/u/.gitconfig\n"));
+    let question = Question::Read(path("/home/u/.gitconfig"));
+    assert!(matches!(decide(&plan, &question), Decision::Permit { .. }));
+    let mut granted = policy();
+    granted.read.push(grant("filesystem.read[1]", "/home/u"));
+    let plan = compiled(&granted, &facts).unwrap();
+    assert!(!summary(&plan).contains("view.settings"));
 }
 
 #[test]
