@@ -9,7 +9,7 @@ use stockade_policy::merge::merge;
 use stockade_policy::path::{AbsolutePath, printable};
 use stockade_policy::policy::Policy;
 use stockade_policy::problem::{Layer, LayerKind, Problem, Trust as LayerTrust};
-use stockade_policy::validate::{Context, validate};
+use stockade_policy::validate::{Context, LayerPolicy, validate};
 
 use crate::discover::{self, DiscoverError, Source};
 use crate::state::{Places, StateDirectory, StateError};
@@ -131,19 +131,8 @@ fn policy(
         }
         sources.push(LayerSource { layer, content: source.content });
     }
-    if !settings.is_empty() {
-        let layer = Layer::new(LayerKind::CommandLine, "command line");
-        let resolved: Vec<(&'static str, Vec<String>)> =
-            settings.iter().map(|setting| (setting.key, from_current(setting, current))).collect();
-        let texts: Vec<(&str, Vec<&str>)> = resolved
-            .iter()
-            .map(|(key, values)| (*key, values.iter().map(String::as_str).collect()))
-            .collect();
-        let wire: Vec<Setting<'_>> =
-            texts.iter().map(|(key, values)| Setting { key, values }).collect();
-        let parsed = document::from_settings(&wire, &layer)
-            .and_then(|document| validate(&document, context));
-        match parsed {
+    for (name, settings) in command_line_layers(settings) {
+        match command_line_layer(name, &settings, context, current) {
             Ok(valid) => layers.push(valid),
             Err(found) => problems.extend(found),
         }
@@ -155,6 +144,36 @@ fn policy(
         Ok(policy) => Ok((policy, sources)),
         Err(problems) => Err(LoadError::Problems { problems, sources }),
     }
+}
+
+/// Options that say "also" next to a preset are a layer of their own: within
+/// one layer a key would replace the preset's.
+fn command_line_layers(settings: &[CliSetting]) -> Vec<(&'static str, Vec<&CliSetting>)> {
+    const ADDING: [&str; 3] = ["filesystem.read", "filesystem.write", "environment.pass"];
+    let named = settings.iter().any(|setting| setting.key == "preset");
+    let (adding, stating): (Vec<_>, Vec<_>) =
+        settings.iter().partition(|setting| named && ADDING.contains(&setting.key));
+    let mut layers = vec![("command line", stating), ("command line, added", adding)];
+    layers.retain(|(_, settings)| !settings.is_empty());
+    layers
+}
+
+fn command_line_layer(
+    name: &str,
+    settings: &[&CliSetting],
+    context: &Context,
+    current: &AbsolutePath,
+) -> Result<LayerPolicy, Vec<Problem>> {
+    let layer = Layer::new(LayerKind::CommandLine, name);
+    let resolved: Vec<(&'static str, Vec<String>)> =
+        settings.iter().map(|setting| (setting.key, from_current(setting, current))).collect();
+    let texts: Vec<(&str, Vec<&str>)> = resolved
+        .iter()
+        .map(|(key, values)| (*key, values.iter().map(String::as_str).collect()))
+        .collect();
+    let wire: Vec<Setting<'_>> =
+        texts.iter().map(|(key, values)| Setting { key, values }).collect();
+    document::from_settings(&wire, &layer).and_then(|document| validate(&document, context))
 }
 
 /// A path on the command line is relative to the current directory, as a
@@ -171,13 +190,26 @@ fn from_current(setting: &CliSetting, current: &AbsolutePath) -> Vec<String> {
             if named_set || value.starts_with(['/', '~']) {
                 return value.clone();
             }
-            match (current.join(value.as_bytes()), std::str::from_utf8(current.as_bytes())) {
-                (Ok(path), Ok(_)) => String::from_utf8_lossy(path.as_bytes()).into_owned(),
+            let resolved = above(current, value);
+            match resolved.as_ref().map(|path| std::str::from_utf8(path.as_bytes())) {
+                Some(Ok(path)) => path.to_owned(),
                 // Left as it is: validation names what is wrong with it.
                 _ => value.clone(),
             }
         })
         .collect()
+}
+
+/// A relative path from `current`, whose links are resolved, so that leading
+/// `..` mean its parents. A later `..` could follow a link and is not taken.
+fn above(current: &AbsolutePath, value: &str) -> Option<AbsolutePath> {
+    let mut base = current.clone();
+    let mut rest = value;
+    while let Some(tail) = rest.strip_prefix("..").filter(|tail| matches!(tail.as_bytes(), [] | [b'/', ..])) {
+        base = base.parent()?;
+        rest = tail.trim_start_matches('/');
+    }
+    base.join(rest.as_bytes()).ok()
 }
 
 fn display_name(source: &Source, context: &Context) -> String {

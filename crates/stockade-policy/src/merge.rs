@@ -1,8 +1,9 @@
 //! From what each layer says to one policy.
 //!
 //! Who speaks decides what a statement can do. The user, a project's file that
-//! the user trusts, and the command line *grant*: where any of them says a
-//! list, the built-in default falls away and their lists are united. The
+//! the user trusts, and the command line *grant*: their lists are united. Where
+//! a file or a preset says a list, the built-in default falls away; an option
+//! of the command line adds to what applies without it. The
 //! organisation and an untrusted project *take away*: their lists are ceilings.
 //! An untrusted project that grants or loosens anything fails the merge: were
 //! it narrowed in silence, the file would promise what does not hold.
@@ -60,6 +61,11 @@ fn takes_away(policy: &LayerPolicy) -> bool {
     )
 }
 
+/// An option such as `--read` says "also"; a file or a preset says "instead".
+fn replaces_default(policy: &LayerPolicy) -> bool {
+    policy.layer.kind != LayerKind::CommandLine || policy.names_preset
+}
+
 /// What the granting layers allow, before anything is taken away.
 struct Granted {
     write: Vec<Item<GrantTarget>>,
@@ -101,22 +107,21 @@ impl<'a> Merger<'a> {
         }
     }
 
-    /// The lists of all granting layers, or the default when none says one.
+    /// The lists of all granting layers, with the default when none replaces
+    /// it.
     fn united<T: Clone + 'a>(
         &self,
         list: impl Fn(&'a LayerPolicy) -> &'a Said<T>,
         default: impl FnOnce() -> Vec<Item<T>>,
     ) -> Vec<Item<T>> {
-        let said: Vec<&Vec<Item<T>>> = self
+        let replaced = self
             .granting
             .iter()
-            .filter_map(|policy| list(policy).as_ref())
-            .collect();
-        if said.is_empty() {
-            default()
-        } else {
-            said.into_iter().flatten().cloned().collect()
-        }
+            .any(|policy| replaces_default(policy) && list(policy).is_some());
+        let mut items = if replaced { Vec::new() } else { default() };
+        let said = self.granting.iter().filter_map(|policy| list(policy).as_ref());
+        items.extend(said.flatten().cloned());
+        items
     }
 
     /// Everything in an untrusted layer that the rest does not grant.

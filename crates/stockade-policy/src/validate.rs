@@ -33,6 +33,8 @@ pub(crate) type Said<T> = Option<Vec<Item<T>>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerPolicy {
     pub(crate) layer: Layer,
+    /// It names a preset, which states a whole starting point.
+    pub(crate) names_preset: bool,
     pub(crate) write: Said<GrantTarget>,
     pub(crate) read: Said<GrantTarget>,
     pub(crate) hide: Said<String>,
@@ -66,6 +68,7 @@ pub fn validate(document: &Document, context: &Context) -> Result<LayerPolicy, V
     };
     let policy = LayerPolicy {
         layer: document.layer.clone(),
+        names_preset: document.preset.is_some(),
         write: validator.writable(&document.write),
         read: validator.readable(&document.read),
         hide: rules.list("filesystem.hide", &document.hide),

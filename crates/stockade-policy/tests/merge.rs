@@ -172,6 +172,37 @@ fn granting_layers_replace_the_default_and_are_united() {
 }
 
 #[test]
+fn the_command_line_adds_to_what_applies_without_it() {
+    let also = layer(
+        LayerKind::CommandLine,
+        "[filesystem]\nread = [\"/data\"]\n[environment]\npass = [\"FOO\"]",
+    );
+    check(std::slice::from_ref(&also), expect![[r#"
+        write /home/u/project  <- built-in filesystem.write[0] (the project)
+        read System  <- built-in filesystem.read[0] (what programs need to start)
+        read /data  <- command line:3 filesystem.read[0] (listed in `filesystem.read`)
+        pass FOO  <- command line:5 environment.pass[0] (listed in `environment.pass`)
+    "#]]);
+    let policy = merged(std::slice::from_ref(&also)).unwrap();
+    let passes = |wanted: &str| policy.environment_pass.iter().any(|(name, _)| name == wanted);
+    assert!(passes("FOO") && passes("LANG"));
+    let preset = layer_named(LayerKind::CommandLine, "preset", "preset = \"read-only\"");
+    check(&[preset, also.clone()], expect![[r#"
+        read /data  <- command line:3 filesystem.read[0] (listed in `filesystem.read`)
+        read System  <- preset:2 filesystem.read[0] (preset "read-only": read the project, write nothing but private directories)
+        read /home/u/project  <- preset:2 filesystem.read[1] (preset "read-only": read the project, write nothing but private directories)
+        pass FOO  <- command line:5 environment.pass[0] (listed in `environment.pass`)
+    "#]]);
+    let user = layer(LayerKind::User, "[filesystem]\nread = [\"/opt/x\"]");
+    check(&[user, also], expect![[r#"
+        write /home/u/project  <- built-in filesystem.write[0] (the project)
+        read /opt/x  <- user.toml:3 filesystem.read[0] (listed in `filesystem.read`)
+        read /data  <- command line:3 filesystem.read[0] (listed in `filesystem.read`)
+        pass FOO  <- command line:5 environment.pass[0] (listed in `environment.pass`)
+    "#]]);
+}
+
+#[test]
 fn the_organisation_is_a_ceiling_and_grants_nothing() {
     let organisation = layer(
         LayerKind::Organisation,
