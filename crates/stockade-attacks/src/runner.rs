@@ -146,7 +146,8 @@ impl Start {
         command.args(arguments).current_dir(&self.workspace);
         command.envs(self.environment.iter().cloned());
         if let Some(home) = &self.home {
-            command.env("HOME", home);
+            // Nothing of the caller's own files takes part.
+            command.env("HOME", home).env_remove("XDG_CONFIG_HOME").env_remove("XDG_STATE_HOME");
         }
         command
             .stdin(self.stdin.try_clone()?)

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant, SystemTime};
 use stockade_policy::compile::{self, CommandRequest};
 use stockade_policy::decide::Denial;
 use stockade_policy::digest::{Digest, digest};
-use stockade_policy::facts::Facts;
+use stockade_policy::facts::{Ability, Facts};
 use stockade_policy::path::AbsolutePath;
-use stockade_policy::plan::{Plan, Unenforceable};
+use stockade_policy::plan::{Plan, Rule, Unenforceable};
+use stockade_policy::policy::{GrantTarget, PathGrant};
 use stockade_sys::signal::{self, Signals};
 use stockade_walls::WallError;
 use stockade_walls::process::{self as process_wall, Sandbox, Start};
@@ -36,6 +37,17 @@ pub struct Request {
     pub selection: Selection,
     /// Test aid: the name of a step that is made to fail.
     pub fail_step: Option<String>,
+    pub corpus: Corpus,
+}
+
+/// Whether the program of this process is granted inside, as the attack
+/// corpus of `stockade doctor` needs. No policy can ask for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Corpus {
+    #[default]
+    Absent,
+    /// A read grant of its own, which the plan shows like any other.
+    Granted,
 }
 
 /// A plan that is ready to be applied or printed.
@@ -83,11 +95,22 @@ pub struct Finished {
     pub log_error: Option<LogError>,
 }
 
-/// Compiles the plan for a request; nothing is started.
+/// Compiles the plan for a request; nothing is started. That user namespaces
+/// can be had is taken for granted: to try costs a process, and the run itself
+/// finds out.
 pub fn plan(request: &Request) -> Result<Planned, Refusal> {
-    let loaded = load(&request.selection)?;
+    plan_with(request, Ability::Yes)
+}
+
+/// As [`plan`], with what is known of user namespaces.
+pub fn plan_with(request: &Request, user_namespaces: Ability) -> Result<Planned, Refusal> {
+    let mut loaded = load(&request.selection)?;
+    if request.corpus == Corpus::Granted {
+        loaded.policy.read.push(own_program()?);
+    }
     let directory = directory(request, &loaded)?;
-    let facts = probe::facts(&loaded.policy, &loaded.home, &directory)?;
+    let mut facts = probe::facts(&loaded.policy, &loaded.home, &directory)?;
+    facts.user_namespaces = user_namespaces;
     let command = CommandRequest {
         argv: request.argv.iter().map(|argument| argument.clone().into_vec()).collect(),
         directory,
@@ -96,6 +119,20 @@ pub fn plan(request: &Request) -> Result<Planned, Refusal> {
     plan.notes.extend(loaded.notes.iter().cloned());
     let digest = digest(&plan);
     Ok(Planned { plan, digest, facts, loaded })
+}
+
+/// The file that this process runs, as a grant.
+fn own_program() -> Result<PathGrant, Refusal> {
+    let failed = |error| Refusal::System { what: "the program of this process", error };
+    let path = std::fs::read_link("/proc/self/exe").map_err(failed)?;
+    let path = AbsolutePath::parse(path.into_os_string().into_vec())
+        .map_err(|error| failed(std::io::Error::other(error)))?;
+    let rule = Rule {
+        id: "doctor.attack".into(),
+        origin: "built-in".into(),
+        reason: "attack corpus".into(),
+    };
+    Ok(PathGrant { target: GrantTarget::Path(path), rule })
 }
 
 fn directory(request: &Request, loaded: &Loaded) -> Result<AbsolutePath, Refusal> {

@@ -1,21 +1,68 @@
-//! `stockade doctor`: what this machine can hold.
+//! `stockade doctor`: what this machine can hold, and the attacks that show it.
+
+mod attack;
+mod examine;
 
 use std::process::ExitCode;
 
 /// Show what this machine can hold, and what to do about the rest
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+#[command(
+    long_about = "Show what this machine can hold, and what to do about the rest.\n\n\
+        Each ability is tried by system calls, and at the end a sandbox for the policy of this \
+        directory is set up to the point where a command would start, and taken down again. \
+        With --attack, hostile programs are run in real sandboxes under the default policy, and \
+        a table says of each whether it was stopped.",
+    after_long_help = "Examples:\n  \
+        stockade doctor\n  \
+        stockade doctor --attack\n  \
+        stockade doctor --json | jq '.guarantees[] | select(.status != \"held\")'\n\n\
+        Exit code:\n  \
+        0  commands can run here; with --attack: no attack escaped\n  \
+        1  they cannot, or an attack escaped\n  \
+        125  it could not be found out"
+)]
+pub struct Args {
+    /// Run hostile programs inside and show which of them were stopped
+    #[arg(long)]
+    attack: bool,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
 
-/// Run attacks inside a sandbox
+/// Arguments of the hidden command that is the corpus inside.
 #[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
 pub struct InsideArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
-pub fn run(_: &Args) -> anyhow::Result<ExitCode> {
-    Ok(ExitCode::SUCCESS)
+/// Examines the machine, or attacks.
+pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
+    let format = if arguments.json { Format::Json } else { Format::Text };
+    if arguments.attack { attack::run(format) } else { examine::run(format) }
 }
 
-pub fn inside(_: &InsideArgs) -> anyhow::Result<ExitCode> {
-    Ok(ExitCode::SUCCESS)
+/// Runs attacks; this process is inside a sandbox.
+pub fn inside(arguments: &InsideArgs) -> anyhow::Result<ExitCode> {
+    std::process::exit(stockade_attacks::inside(&arguments.arguments))
+}
+
+/// How findings are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// Prints findings. A reader who went away, as in `stockade doctor | head`, is
+/// no failure.
+fn print(text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
 }

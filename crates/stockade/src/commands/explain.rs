@@ -48,7 +48,7 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         argv,
         directory: arguments.directory.clone(),
         selection: arguments.policy.selection(),
-        fail_step: None,
+        ..Request::default()
     };
     let planned = plan(&request)?;
     let output = if arguments.json {

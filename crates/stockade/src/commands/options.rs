@@ -37,6 +37,9 @@ pub struct PolicyOptions {
     /// Most processors, for example 1.5
     #[arg(long, value_name = "N")]
     cpus: Option<String>,
+    /// Most open files of each process
+    #[arg(long, value_name = "N")]
+    open_files: Option<String>,
     /// End the run after this long, for example 10m (exit code 124)
     #[arg(long, value_name = "TIME")]
     wall_time: Option<String>,
@@ -68,6 +71,7 @@ impl PolicyOptions {
         add("limits.memory", self.memory.iter().cloned().collect());
         add("limits.processes", self.processes.iter().cloned().collect());
         add("limits.cpus", self.cpus.iter().cloned().collect());
+        add("limits.open_files", self.open_files.iter().cloned().collect());
         add("limits.wall_time", self.wall_time.iter().cloned().collect());
         add("limits.disk", self.disk.iter().cloned().collect());
         if self.nested_sandbox {

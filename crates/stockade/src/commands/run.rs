@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use serde_json::json;
 use stockade_engine::outcome::{End, EXIT_REFUSED};
-use stockade_engine::run::{Finished, Planned, Refusal, Request, plan, run as run_planned};
+use stockade_engine::run::{Corpus, Finished, Planned, Refusal, Request, plan, run as run_planned};
 
 use super::options::PolicyOptions;
 use crate::show;
@@ -53,6 +53,9 @@ pub struct Args {
     /// Test aid: make the named step fail, to see that nothing runs
     #[arg(long, value_name = "STEP", hide = true)]
     fail_step: Option<String>,
+    /// For `doctor --attack`: also grant the program of this process
+    #[arg(long, hide = true)]
+    attack_corpus: bool,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -65,6 +68,7 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         directory: arguments.directory.clone(),
         selection: arguments.policy.selection(),
         fail_step: arguments.fail_step.clone(),
+        corpus: if arguments.attack_corpus { Corpus::Granted } else { Corpus::Absent },
     };
     let voice = if arguments.quiet {
         Voice::Quiet

@@ -31,7 +31,7 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         argv: vec![shell],
         directory: None,
         selection: arguments.policy.selection(),
-        fail_step: None,
+        ..Request::default()
     };
     perform(&request, None, Voice::Normal)
 }

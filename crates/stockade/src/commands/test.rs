@@ -52,7 +52,7 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         argv: vec![OsString::from("true")],
         directory: None,
         selection: arguments.policy.selection(),
-        fail_step: None,
+        ..Request::default()
     };
     let planned = plan(&request)?;
     let question = question(arguments)?;

@@ -1,0 +1,114 @@
+//! `stockade doctor --attack`: lays bait, starts sandboxes with the hostile
+//! corpus in them, and prints what became of each attack.
+
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use stockade_attacks::bait::{Bait, Layout};
+use stockade_attacks::{Needs, Start};
+
+use super::{Format, print};
+use crate::show;
+
+/// The hidden command that is the corpus.
+const INSIDE: &str = "attack-inside";
+/// Where the front keeps its state below the home that it is given.
+const STATE: &str = ".local/state/stockade";
+
+/// Attacks; fails when something escaped.
+pub fn run(format: Format) -> anyhow::Result<ExitCode> {
+    let program = std::fs::read_link("/proc/self/exe").context("cannot find my own program")?;
+    let scratch = Scratch::new().context("cannot make a scratch directory")?;
+    let (workspace, home) = (scratch.0.join("workspace"), scratch.0.join("home"));
+    let state = home.join(STATE);
+    private_directory(&state).context("cannot make a state directory")?;
+    let layout = Layout {
+        scratch: &scratch.0,
+        workspace: &workspace,
+        home: Some(&home),
+        state: Some(&state),
+    };
+    let mut bait = Bait::lay(&layout).context("cannot lay the bait")?;
+    let table = stockade_attacks::run(
+        &mut bait,
+        |_| true,
+        |start| {
+            announce(start);
+            start.output(&[program.clone().into(), INSIDE.into()], &front(&program, start))
+        },
+    )
+    .context("cannot run the attacks")?;
+    match format {
+        Format::Text => print(&table.text())?,
+        Format::Json => print(&format!("{:#}\n", table.json()))?,
+    }
+    Ok(if table.nothing_escaped() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The command line that starts the corpus in a sandbox of the default policy.
+fn front(program: &Path, start: &Start) -> Vec<OsString> {
+    let mut line: Vec<OsString> = vec![program.into()];
+    line.extend(["run", "--quiet", "--attack-corpus", "--project"].map(OsString::from));
+    line.push(start.workspace.clone().into());
+    if let Some(limits) = start.limits {
+        line.extend(
+            [
+                format!("--memory={}B", limits.memory_bytes),
+                format!("--processes={}", limits.processes),
+                format!("--open-files={}", limits.open_files),
+                format!("--disk={}B", limits.disk_bytes),
+            ]
+            .map(OsString::from),
+        );
+    }
+    line.push("--".into());
+    line.push(program.into());
+    line.push(INSIDE.into());
+    line
+}
+
+/// Says what is going on to a person who waits.
+fn announce(start: &Start) {
+    if !io::stderr().is_terminal() {
+        return;
+    }
+    let place = match start.needs {
+        Needs::Ordinary => "in an ordinary sandbox",
+        Needs::Terminal => "in a sandbox on a terminal",
+        Needs::SmallLimits => "in a sandbox with small limits",
+        Needs::TwoRuns => "in two sandboxes, one after the other",
+    };
+    let attacks = start.arguments.last().map_or(0, |ids| ids.split(',').count());
+    show::line(&format!("stockade: {attacks} attack(s) {place}"));
+}
+
+/// A directory of our own, removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> io::Result<Self> {
+        // Links resolved: the project must be named as the kernel sees it.
+        let parent = std::fs::canonicalize(std::env::temp_dir())?;
+        let run = stockade_engine::events::RunId::generate()?;
+        let path = parent.join(format!("stockade-attack-{}", run.as_str()));
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            show::line(&format!("stockade: {} is left behind: {error}", self.0.display()));
+        }
+    }
+}
+
+fn private_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
