@@ -10,7 +10,17 @@ struct Generator {
 }
 
 /// Every generated file. A new one needs a line here and nothing else.
-const GENERATORS: &[Generator] = &[];
+const GENERATORS: &[Generator] = &[
+    generator("docs/generated/stockade.schema.json", &["schema"]),
+    generator("docs/generated/stockade.1", &["man"]),
+    generator("docs/generated/stockade.bash", &["completions", "bash"]),
+    generator("docs/generated/stockade.fish", &["completions", "fish"]),
+    generator("docs/generated/_stockade", &["completions", "zsh"]),
+];
+
+const fn generator(file: &'static str, arguments: &'static [&'static str]) -> Generator {
+    Generator { file, arguments }
+}
 
 /// One finding for each file that differs from what the product prints.
 pub fn check() -> Result<Vec<String>> {

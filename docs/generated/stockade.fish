@@ -1,0 +1,142 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_stockade_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_stockade_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_stockade_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_stockade_using_subcommand
+    set -l cmd (__fish_stockade_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c stockade -n "__fish_stockade_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_needs_command" -s V -l version -d 'Print version'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "run" -d 'Run a command in a fresh sandbox'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "shell" -d 'Open a shell in a fresh sandbox'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "explain" -d 'Show what a command could read, write, execute and reach'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "test" -d 'Ask whether something is allowed, and by which rule'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "doctor" -d 'Show what this machine can hold, and what to do about the rest'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "init" -d 'Write a commented stockade.toml'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "trust" -d 'Let the project\'s stockade.toml widen what its runs may do'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "untrust" -d 'Take the trust in a project\'s stockade.toml back'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "log" -d 'Show what runs did, which rule spoke, and whether the log is intact'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "completions" -d 'Print completions for a shell'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "man" -d 'Print the manual page'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "schema" -d 'Print the JSON Schema of stockade.toml'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "attack-inside" -d 'Run one attack of the corpus, inside a sandbox'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l preset -d 'Start from a named preset' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l write -d 'Also let it write PATH' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l hide -d 'Hide what matches GLOB below the granted directories' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l env -d 'Let the variable NAME (or PREFIX_*) in; NAME=VALUE sets it' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l memory -d 'Most memory, for example 2GiB or 50%' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l processes -d 'Most processes and threads' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l cpus -d 'Most processors, for example 1.5' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l open-files -d 'Most open files of each process' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l wall-time -d 'End the run after this long, for example 10m (exit code 124)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l disk -d 'Most bytes in the private directories (/tmp, home, …)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -s C -l directory -d 'Run in DIR, which must lie in the project' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l report -d 'Write how it ended to FILE as JSON: exit or signal, limit, guarantees with evidence, plan digest, duration, peak memory' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l fail-step -d 'Test aid: make the named step fail, to see that nothing runs' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l nested-sandbox -d 'Let tools inside make their own sandbox (Chromium, bubblewrap)'
+complete -c stockade -n "__fish_stockade_using_subcommand run" -s q -l quiet -d 'Say nothing on standard error but refusals'
+complete -c stockade -n "__fish_stockade_using_subcommand run" -s v -l verbose -d 'Say how each guarantee is held before the command starts'
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l attack-corpus -d 'For `doctor --attack`: also grant the program of this process'
+complete -c stockade -n "__fish_stockade_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l preset -d 'Start from a named preset' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l write -d 'Also let it write PATH' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l hide -d 'Hide what matches GLOB below the granted directories' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l env -d 'Let the variable NAME (or PREFIX_*) in; NAME=VALUE sets it' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l memory -d 'Most memory, for example 2GiB or 50%' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l processes -d 'Most processes and threads' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l cpus -d 'Most processors, for example 1.5' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l open-files -d 'Most open files of each process' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l wall-time -d 'End the run after this long, for example 10m (exit code 124)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l disk -d 'Most bytes in the private directories (/tmp, home, …)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l nested-sandbox -d 'Let tools inside make their own sandbox (Chromium, bubblewrap)'
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l preset -d 'Start from a named preset' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l write -d 'Also let it write PATH' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l hide -d 'Hide what matches GLOB below the granted directories' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l env -d 'Let the variable NAME (or PREFIX_*) in; NAME=VALUE sets it' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l memory -d 'Most memory, for example 2GiB or 50%' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l processes -d 'Most processes and threads' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l cpus -d 'Most processors, for example 1.5' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l open-files -d 'Most open files of each process' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l wall-time -d 'End the run after this long, for example 10m (exit code 124)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l disk -d 'Most bytes in the private directories (/tmp, home, …)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -s C -l directory -d 'Run in DIR, which must lie in the project' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l nested-sandbox -d 'Let tools inside make their own sandbox (Chromium, bubblewrap)'
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l json -d 'Print the plan as JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -s v -l verbose -d 'Also every system call rule and every step'
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l preset -d 'Start from a named preset' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l write -d 'Also let it write PATH' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l hide -d 'Hide what matches GLOB below the granted directories' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l env -d 'Let the variable NAME (or PREFIX_*) in; NAME=VALUE sets it' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l memory -d 'Most memory, for example 2GiB or 50%' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l processes -d 'Most processes and threads' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l cpus -d 'Most processors, for example 1.5' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l open-files -d 'Most open files of each process' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l wall-time -d 'End the run after this long, for example 10m (exit code 124)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l disk -d 'Most bytes in the private directories (/tmp, home, …)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l nested-sandbox -d 'Let tools inside make their own sandbox (Chromium, bubblewrap)'
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l json -d 'Print the answer as JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand test" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l attack -d 'Run hostile programs inside and show which of them were stopped'
+complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l json -d 'Print the findings as JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand init" -l preset -d 'Start from a preset: default, build, read-only, ci or strict' -r
+complete -c stockade -n "__fish_stockade_using_subcommand init" -l print -d 'Print it instead of writing a file'
+complete -c stockade -n "__fish_stockade_using_subcommand init" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand trust" -s y -l yes -d 'Do not ask'
+complete -c stockade -n "__fish_stockade_using_subcommand trust" -l list -d 'List the trusted files'
+complete -c stockade -n "__fish_stockade_using_subcommand trust" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand untrust" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand log" -l run -d 'Only records of the run whose id starts so' -r
+complete -c stockade -n "__fish_stockade_using_subcommand log" -s n -d 'Only the last N records' -r
+complete -c stockade -n "__fish_stockade_using_subcommand log" -l anchor -d 'A head printed earlier, which must still be in the log' -r
+complete -c stockade -n "__fish_stockade_using_subcommand log" -l json -d 'Print each record as one line of JSON, as it is stored'
+complete -c stockade -n "__fish_stockade_using_subcommand log" -s f -l follow -d 'Go on with records as they are added, until interrupted'
+complete -c stockade -n "__fish_stockade_using_subcommand log" -l verify -d 'Check that no line was changed, removed or moved, and print the head'
+complete -c stockade -n "__fish_stockade_using_subcommand log" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand schema" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "run" -d 'Run a command in a fresh sandbox'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "shell" -d 'Open a shell in a fresh sandbox'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "explain" -d 'Show what a command could read, write, execute and reach'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "test" -d 'Ask whether something is allowed, and by which rule'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "doctor" -d 'Show what this machine can hold, and what to do about the rest'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "init" -d 'Write a commented stockade.toml'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "trust" -d 'Let the project\'s stockade.toml widen what its runs may do'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "untrust" -d 'Take the trust in a project\'s stockade.toml back'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "log" -d 'Show what runs did, which rule spoke, and whether the log is intact'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "completions" -d 'Print completions for a shell'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "man" -d 'Print the manual page'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "schema" -d 'Print the JSON Schema of stockade.toml'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "attack-inside" -d 'Run one attack of the corpus, inside a sandbox'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
