@@ -1,6 +1,6 @@
 /* What a hostile dependency could try while tests run. Each attempt is
- * harmless: nothing is sent, and what it writes it removes again. The exit
- * code is the number of attempts that succeeded. */
+ * harmless: nothing is sent and nothing is changed. The exit code is the
+ * number of attempts that succeeded. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -18,10 +18,10 @@ static int read_secret_beside_the_project(void)
     return open("../planted-secret.txt", O_RDONLY) >= 0;
 }
 
-static int write_beside_the_project(void)
+/* Opened for writing and not written to. */
+static int change_a_file_beside_the_project(void)
 {
-    int file = open("../left-behind", O_WRONLY | O_CREAT | O_EXCL, 0600);
-    return file >= 0 && unlink("../left-behind") == 0;
+    return open("../planted-secret.txt", O_WRONLY) >= 0;
 }
 
 /* Connecting a UDP socket sends nothing; it succeeds if there is a route. */
@@ -78,7 +78,7 @@ static const struct {
     int (*succeeds)(void);
 } attempts[] = {
     { "read a secret beside the project", read_secret_beside_the_project },
-    { "write beside the project", write_beside_the_project },
+    { "change a file beside the project", change_a_file_beside_the_project },
     { "find a way to the internet", find_a_way_to_the_internet },
     { "see a process of somebody else", see_a_process_of_somebody_else },
     { "become root in a namespace", become_root_in_a_namespace },
