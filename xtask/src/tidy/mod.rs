@@ -4,6 +4,7 @@ mod dependencies;
 mod generated;
 mod licences;
 mod sources;
+mod specification;
 
 use crate::shell;
 use anyhow::{Context, Result, bail};
@@ -12,8 +13,9 @@ use serde_json::Value;
 /// Check the rules of the checkout that the compiler does not know.
 ///
 /// Which crate may depend on which, licences of all dependencies, `unsafe` in one crate only, the
-/// first line of each file, the length of functions, words that mark unfinished work, and whether
-/// generated files are current. Prints one `file:line: problem` a finding and fails if there is any.
+/// first line of each file, the length of functions, words that mark unfinished work, whether the
+/// tests that SPECIFICATION.md names exist, and whether generated files are current. Prints one
+/// `file:line: problem` a finding and fails if there is any.
 #[derive(clap::Args)]
 pub struct Options {
     /// Write the generated files instead of comparing them.
@@ -54,6 +56,7 @@ fn check() -> Result<Vec<String>> {
     let mut findings = dependencies::check(&metadata)?;
     findings.extend(licences::check(&metadata)?);
     findings.extend(sources::check(shell::root())?);
+    findings.extend(specification::check(shell::root())?);
     Ok(findings)
 }
 

@@ -160,7 +160,7 @@ fn attribute_name(group: &proc_macro2::Group) -> String {
 }
 
 /// All Rust files below `directory`, in order, without build products and hidden directories.
-fn rust_files(directory: &Path) -> Result<Vec<PathBuf>> {
+pub fn rust_files(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut entries: Vec<_> = std::fs::read_dir(directory)
         .with_context(|| format!("cannot list {}", directory.display()))?
