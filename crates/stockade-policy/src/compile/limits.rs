@@ -257,7 +257,10 @@ fn check_exact(policy: &Policy, facts: &Facts, limits: &Limits, findings: &mut F
             ),
             format!("{remedy}; or remove limits.exact"),
         ),
-        None => findings.lose(Guarantee::PR7, format!("limits are best effort: {reason}")),
+        None => findings.lose(Guarantee::PR7, format!(
+                "limits are best effort, and memory that is shared or in files without a name \
+                 is not counted: {reason}"
+            )),
     }
 }
 

@@ -211,7 +211,7 @@ impl StepList {
                 required: false,
             })
             .collect();
-        self.push("view.masks", Action::Masks { paths }, &[FS1, FS3, NT1]);
+        self.push("view.masks", Action::Masks { paths }, &[FS1, FS3, PR8, NT1]);
     }
 
     fn limit(&mut self, facts: &Facts, limits: &Limits) {

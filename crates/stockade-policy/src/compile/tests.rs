@@ -59,59 +59,61 @@ fn an_ordinary_user() {
         &policy(),
         &facts(),
         expect![[r#"
-        supervisor.streams
-        supervisor.namespaces
-        supervisor.ids
-        launcher.tie
-        launcher.scrub
-        launcher.not-dumpable
-        launcher.verify-namespaces
-        network.loopback
-        view.root
-        view.storage
-        view.link /bin
-        view.link /dev/fd
-        view.device /dev/full
-        view.device /dev/null
-        view.link /dev/ptmx
-        view.terminals /dev/pts
-        view.device /dev/random
-        view.private /dev/shm
-        view.link /dev/stderr
-        view.link /dev/stdin
-        view.link /dev/stdout
-        view.device /dev/tty
-        view.device /dev/urandom
-        view.device /dev/zero
-        view.bind /etc
-        view.copy /etc/ssh
-        view.private /home/u
-        view.bind /home/u/project
-        view.link /lib64
-        view.bind /opt
-        view.proc /proc
-        view.file /proc/meminfo
-        view.private /run
-        view.file /sys/devices/system/cpu/online
-        view.file /sys/devices/system/cpu/possible
-        view.file /sys/devices/system/cpu/present
-        view.private /tmp
-        view.bind /usr
-        view.private /var/tmp
-        view.masks
-        view.enter
-        enter.directory
-        limit.resources
-        limit.processors
-        confine.no-nesting
-        confine.no-new-privileges
-        confine.capabilities
-        confine.landlock
-        confine.system-calls
-        mask /etc/shadow credential.shadow
-        FS6 loses: in the workspace writes are limited only by the disk
-        PR7 loses: limits are best effort: no delegated control group
-    "#]],
+            supervisor.streams
+            supervisor.namespaces
+            supervisor.ids
+            launcher.tie
+            launcher.scrub
+            launcher.not-dumpable
+            launcher.verify-namespaces
+            network.loopback
+            view.root
+            view.storage
+            view.link /bin
+            view.link /dev/fd
+            view.device /dev/full
+            view.device /dev/null
+            view.link /dev/ptmx
+            view.terminals /dev/pts
+            view.device /dev/random
+            view.private /dev/shm
+            view.link /dev/stderr
+            view.link /dev/stdin
+            view.link /dev/stdout
+            view.device /dev/tty
+            view.device /dev/urandom
+            view.device /dev/zero
+            view.bind /etc
+            view.copy /etc/ssh
+            view.private /home/u
+            view.bind /home/u/project
+            view.link /lib64
+            view.bind /opt
+            view.proc /proc
+            view.file /proc/meminfo
+            view.private /run
+            view.file /sys/devices/system/cpu/online
+            view.file /sys/devices/system/cpu/possible
+            view.file /sys/devices/system/cpu/present
+            view.private /tmp
+            view.bind /usr
+            view.private /var/tmp
+            view.masks
+            view.enter
+            enter.directory
+            limit.resources
+            limit.processors
+            confine.no-nesting
+            confine.no-new-privileges
+            confine.capabilities
+            confine.landlock
+            confine.system-calls
+            mask /etc/shadow credential.shadow
+            mask /proc/key-users built-in.keys
+            mask /proc/keys built-in.keys
+            FS6 loses: in the workspace writes are limited only by the disk
+            PR7 loses: limits are best effort, and memory that is shared or in files without a name is not counted: no delegated control group
+        "#]],
     );
 }
 
@@ -123,58 +125,60 @@ fn root_with_control_groups() {
         &policy,
         &facts_of_root(),
         expect![[r#"
-        supervisor.streams
-        supervisor.namespaces
-        supervisor.ids
-        supervisor.control-group
-        launcher.tie
-        launcher.scrub
-        launcher.not-dumpable
-        launcher.verify-namespaces
-        network.loopback
-        view.root
-        view.storage
-        view.link /bin
-        view.link /dev/fd
-        view.device /dev/full
-        view.device /dev/null
-        view.link /dev/ptmx
-        view.terminals /dev/pts
-        view.device /dev/random
-        view.private /dev/shm
-        view.link /dev/stderr
-        view.link /dev/stdin
-        view.link /dev/stdout
-        view.device /dev/tty
-        view.device /dev/urandom
-        view.device /dev/zero
-        view.bind /etc
-        view.bind /home/u/project
-        view.link /lib64
-        view.bind /opt
-        view.proc /proc
-        view.file /proc/meminfo
-        view.private /root
-        view.private /run
-        view.file /sys/devices/system/cpu/online
-        view.file /sys/devices/system/cpu/possible
-        view.file /sys/devices/system/cpu/present
-        view.private /tmp
-        view.bind /usr
-        view.private /var/tmp
-        view.masks
-        view.enter
-        enter.directory
-        limit.resources
-        limit.processors
-        confine.no-nesting
-        confine.no-new-privileges
-        confine.capabilities
-        confine.landlock
-        confine.system-calls
-        mask /etc/shadow credential.shadow
-        FS6 loses: in the workspace writes are limited only by the disk
-    "#]],
+            supervisor.streams
+            supervisor.namespaces
+            supervisor.ids
+            supervisor.control-group
+            launcher.tie
+            launcher.scrub
+            launcher.not-dumpable
+            launcher.verify-namespaces
+            network.loopback
+            view.root
+            view.storage
+            view.link /bin
+            view.link /dev/fd
+            view.device /dev/full
+            view.device /dev/null
+            view.link /dev/ptmx
+            view.terminals /dev/pts
+            view.device /dev/random
+            view.private /dev/shm
+            view.link /dev/stderr
+            view.link /dev/stdin
+            view.link /dev/stdout
+            view.device /dev/tty
+            view.device /dev/urandom
+            view.device /dev/zero
+            view.bind /etc
+            view.bind /home/u/project
+            view.link /lib64
+            view.bind /opt
+            view.proc /proc
+            view.file /proc/meminfo
+            view.private /root
+            view.private /run
+            view.file /sys/devices/system/cpu/online
+            view.file /sys/devices/system/cpu/possible
+            view.file /sys/devices/system/cpu/present
+            view.private /tmp
+            view.bind /usr
+            view.private /var/tmp
+            view.masks
+            view.enter
+            enter.directory
+            limit.resources
+            limit.processors
+            confine.no-nesting
+            confine.no-new-privileges
+            confine.capabilities
+            confine.landlock
+            confine.system-calls
+            mask /etc/shadow credential.shadow
+            mask /proc/key-users built-in.keys
+            mask /proc/keys built-in.keys
+            FS6 loses: in the workspace writes are limited only by the disk
+        "#]],
     )
     .unwrap();
     assert!(plan.limits.exact);
@@ -258,28 +262,28 @@ fn landlock_only_says_what_it_loses() {
         &policy,
         &facts,
         expect![[r#"
-        supervisor.streams
-        supervisor.fork
-        launcher.tie
-        launcher.scrub
-        launcher.not-dumpable
-        enter.directory
-        limit.resources
-        limit.processors
-        confine.no-new-privileges
-        confine.capabilities
-        confine.landlock
-        confine.system-calls
-        FS1 loses: that a path exists is visible, and so are the processes in /proc
-        FS3 loses: 1 credential places are withheld only by their permission bits
-        FS6 loses: there are no private directories; only single files have a limit
-        PR3 loses: processes outside can be seen, though not traced or signalled
-        PR4 loses: a process that leaves its session can outlive the run
-        PR7 loses: limits are best effort: no delegated control group
-        PR8 loses: System V objects and message queues are shared with the user's own
-        EP1 loses: there is no private /tmp, /dev/shm, /run or home
-        note: this form has no namespaces: no private /tmp, no process table of its own, no loopback, no new terminals
-    "#]],
+            supervisor.streams
+            supervisor.fork
+            launcher.tie
+            launcher.scrub
+            launcher.not-dumpable
+            enter.directory
+            limit.resources
+            limit.processors
+            confine.no-new-privileges
+            confine.capabilities
+            confine.landlock
+            confine.system-calls
+            FS1 loses: that a path exists is visible, and so are the processes in /proc
+            FS3 loses: 1 credential places are withheld only by their permission bits
+            FS6 loses: there are no private directories; only single files have a limit
+            PR3 loses: processes outside can be seen, though not traced or signalled
+            PR4 loses: a process that leaves its session can outlive the run
+            PR7 loses: limits are best effort, and memory that is shared or in files without a name is not counted: no delegated control group
+            PR8 loses: System V objects and message queues are shared with the user's own
+            EP1 loses: there is no private /tmp, /dev/shm, /run or home
+            note: this form has no namespaces: no private /tmp, no process table of its own, no loopback, no new terminals
+        "#]],
     );
 }
 
@@ -350,7 +354,9 @@ fn what_the_home_grants_is_covered_where_credentials_are() {
         /etc/shadow credential.shadow
         /home/u/.ssh credential.ssh
         /home/u/data/daemon.sock built-in.socket
-        /home/u/project/.env filesystem.hide[0]"#]]
+        /home/u/project/.env filesystem.hide[0]
+        /proc/key-users built-in.keys
+        /proc/keys built-in.keys"#]]
     .assert_eq(&masks.join("\n"));
     // The home is the host's, so there is no private one.
     assert!(

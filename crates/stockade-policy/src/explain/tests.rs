@@ -68,7 +68,9 @@ fn a_page_for_people() {
           /sys/devices/system/cpu/present   processors of this run  [built-in.machine]
 
         Hidden
-          /etc/shadow  password hashes of this machine  [credential.shadow]
+          /etc/shadow      password hashes of this machine  [credential.shadow]
+          /proc/key-users  lists kernel keys of processes outside  [built-in.keys]
+          /proc/keys       lists kernel keys of processes outside  [built-in.keys]
 
         Environment (names only)
           HOME LC_ALL LOGNAME PATH STOCKADE TMPDIR TMPPREFIX USER
@@ -116,7 +118,7 @@ fn a_page_for_people() {
                          by: private streams, Landlock on /proc/self/fd, no TIOCSTI or TIOCLINUX
           PR7  in part   memory, processes, CPU, wall time and open files are limited, and a limit that was hit is named
                          by: rlimits for each process, processor affinity, a wall-time clock and a watchdog
-                         lost: limits are best effort: no delegated control group
+                         lost: limits are best effort, and memory that is shared or in files without a name is not counted: no delegated control group
           PR8  held      kernel objects without a path are private
                          by: ipc and network namespaces; key rings are refused by the system call filter
           NT1  held      nothing leaves except through the egress proxy

@@ -13,11 +13,17 @@ use super::super::findings::Findings;
 use super::super::secrets;
 use super::{Entry, View, built_in, nearest};
 
+/// Where the kernel lists keys.
+const KEY_LISTS: [&str; 2] = ["/proc/keys", "/proc/key-users"];
+
 pub(super) fn enter(view: &mut View, policy: &Policy, facts: &Facts, findings: &mut Findings) {
     let mut masks = BTreeMap::new();
     credentials(&mut masks, view, facts, findings.weakened(Guarantee::FS3));
     hidden(&mut masks, view, policy, facts);
     sockets(&mut masks, view, facts);
+    if policy.form == Form::Namespaces {
+        kernel_keys(&mut masks, policy, findings);
+    }
     for grant in view.grants.iter().filter(|grant| !grant.private) {
         if let Some(above) = grant.path.ancestors().find_map(|above| masks.get(above)) {
             let Rule { id, origin, .. } = &grant.rule;
@@ -92,6 +98,28 @@ fn sockets(masks: &mut Masks, view: &View, facts: &Facts) {
             "a process outside listens on this socket",
         );
         cover(masks, view, path, false, rule);
+    }
+}
+
+/// No namespace makes the kernel's key rings private (keyrings(7)). The calls
+/// are refused; their lists in /proc (proc_keys(5)) are covered.
+fn kernel_keys(masks: &mut Masks, policy: &Policy, findings: &mut Findings) {
+    if policy.nested_sandbox.is_some() {
+        // The kernel mounts no other /proc where a part of this one is covered.
+        findings.lose(
+            Guarantee::PR8,
+            "the names of the user's kernel keys can be read in /proc/keys",
+        );
+        return;
+    }
+    for path in KEY_LISTS {
+        let path = AbsolutePath::parse(path).expect("the paths are absolute");
+        let mask = Mask {
+            path: path.clone(),
+            directory: false,
+            rule: built_in("built-in.keys", "lists kernel keys of processes outside"),
+        };
+        masks.insert(path, mask);
     }
 }
 
