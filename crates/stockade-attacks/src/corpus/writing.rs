@@ -158,8 +158,22 @@ fn own_executable(stage: &Stage) -> Verdict {
     if path.starts_with(&stage.workspace) {
         return Verdict::Inconclusive("the program lies in the workspace".into());
     }
-    let beside = path.parent().map(create_in);
+    let beside = path.parent().map(|directory| {
+        let created = create_in(directory);
+        // A program in the user's own /var/tmp is brought into a private one.
+        match (&created, same_device(&path, directory)) {
+            (Verdict::Escaped(_), false) => {
+                Verdict::Stopped("the directory is of another file system".into())
+            }
+            _ => created,
+        }
+    });
     Verdict::all([same_mode(&path)].into_iter().chain(beside))
+}
+
+fn same_device(one: &Path, other: &Path) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev());
+    matches!((device(one), device(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 fn rename_workspace(stage: &Stage) -> Verdict {
