@@ -67,6 +67,7 @@ pub fn decide(plan: &Plan, question: &Question) -> Decision {
     };
     let place = follow(plan, path);
     let judge = Judge {
+        plan,
         question,
         path: &place,
         need,
@@ -100,6 +101,18 @@ impl Question {
 }
 
 impl Denial {
+    /// What a person would do to allow it, lines of a policy or words; `None`
+    /// when no policy can.
+    pub fn remedy(&self) -> Option<String> {
+        let grant = self.smallest_grant.as_deref().map(str::trim_end);
+        let change = || match self.rule.id.starts_with("credential.") {
+            true => "grant exactly this place and add \"FS3\" to weaken".to_owned(),
+            false => format!("change {} ({})", self.rule.id, self.rule.origin),
+        };
+        self.person_may_grant
+            .then(|| grant.map_or_else(change, str::to_owned))
+    }
+
     /// The denial as a record that an agent can act on.
     pub fn record(&self) -> DenialV1 {
         DenialV1 {
@@ -131,6 +144,7 @@ enum Grantable {
 }
 
 struct Judge<'a> {
+    plan: &'a Plan,
     question: &'a Question,
     /// Links of the view followed.
     path: &'a AbsolutePath,
@@ -245,13 +259,25 @@ impl Judge<'_> {
     /// The policy lines that grant exactly this path; none for a path that is
     /// not UTF-8, which a policy cannot name.
     fn grant_line(&self) -> Option<String> {
-        let key = match self.need {
-            Need::Write => "write",
-            Need::Read | Need::Execute => "read",
+        let (key, default) = match self.need {
+            Need::Write => ("write", "."),
+            Need::Read | Need::Execute => ("read", "system"),
         };
         let path = std::str::from_utf8(self.path.as_bytes()).ok()?;
-        let quoted = toml::Value::String(path.to_owned());
-        Some(format!("[filesystem]\n{key} = [{quoted}]\n"))
+        let quoted = |text: &str| toml::Value::String(text.to_owned());
+        // A list in a file replaces the built-in one, which must not get lost.
+        let kept = match self.rests_on_default(key) {
+            true => format!("{}, ", quoted(default)),
+            false => String::new(),
+        };
+        Some(format!("[filesystem]\n{key} = [{kept}{}]\n", quoted(path)))
+    }
+
+    fn rests_on_default(&self, key: &str) -> bool {
+        let id = format!("filesystem.{key}[");
+        let built_in =
+            |grant: &Grant| grant.rule.origin == "built-in" && grant.rule.id.starts_with(&id);
+        self.plan.grants.iter().any(built_in)
     }
 }
 

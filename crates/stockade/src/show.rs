@@ -80,9 +80,9 @@ pub fn problems(problems: &[Problem], sources: &[LayerSource]) {
 pub fn denial(denial: &Denial) {
     let record = denial.record();
     let object = printable(record.object.as_bytes());
-    let how = match (&denial.smallest_grant, denial.person_may_grant) {
-        (Some(grant), true) => format!("to allow it: {}", grant.trim().replace('\n', " ")),
-        _ => "no policy of yours can allow it".to_string(),
+    let how = match denial.remedy() {
+        Some(remedy) => format!("to allow it: {}", remedy.replace('\n', " ")),
+        None => "no policy of yours can allow it".to_owned(),
     };
     line(&format!(
         "stockade: {object} is not available inside: {} [{}, {}]; {how}",

@@ -70,11 +70,11 @@ fn reading() {
             read /home/u/data/daemon.sock: denied by built-in.socket: /home/u/data/daemon.sock is hidden: a process outside listens on this socket; grant None, person may: false
             read /etc/shadow: denied by credential.shadow: /etc/shadow is hidden: password hashes of this machine; grant None, person may: true
             read /home/u/.ssh/id_ed25519: denied by credential.ssh: it is a credential: private keys, and the hosts on which they work; grant None, person may: true
-            read /home/u/notes: denied by built-in.private: /home/u is private; the host's content is absent; grant Some("[filesystem]\nread = [\"/home/u/notes\"]\n"), person may: true
+            read /home/u/notes: denied by built-in.private: /home/u is private; the host's content is absent; grant Some("[filesystem]\nread = [\"system\", \"/home/u/notes\"]\n"), person may: true
             read /home/u: permit by built-in.private a private directory, empty at the start
-            read /tmp/x: denied by built-in.private: /tmp is private; the host's content is absent; grant Some("[filesystem]\nread = [\"/tmp/x\"]\n"), person may: true
+            read /tmp/x: denied by built-in.private: /tmp is private; the host's content is absent; grant Some("[filesystem]\nread = [\"system\", \"/tmp/x\"]\n"), person may: true
             read /home: permit by filesystem.default holds only what is granted below it
-            read /srv/x: denied by filesystem.default: no rule grants it; grant Some("[filesystem]\nread = [\"/srv/x\"]\n"), person may: true
+            read /srv/x: denied by filesystem.default: no rule grants it; grant Some("[filesystem]\nread = [\"system\", \"/srv/x\"]\n"), person may: true
             read /proc/meminfo: permit by built-in.machine shows this run, not the machine
             read /dev/fd/0: permit by built-in.proc shows this run, not the machine
             read /dev/kvm: denied by filesystem.default: no rule grants it; grant None, person may: false
@@ -134,7 +134,7 @@ fn executing_and_connecting() {
             execute /home/u/project/run: permit by filesystem.write[0] 
             execute /dev/null: denied by built-in.devices: a device is not a program; grant None, person may: false
             execute /proc/self/exe: denied by built-in.proc: /proc only shows this run to its readers; grant None, person may: false
-            execute /srv/tool: denied by filesystem.default: no rule grants it; grant Some("[filesystem]\nread = [\"/srv/tool\"]\n"), person may: true
+            execute /srv/tool: denied by filesystem.default: no rule grants it; grant Some("[filesystem]\nread = [\"system\", \"/srv/tool\"]\n"), person may: true
             connect localhost:443: permit by built-in.loopback the run's own loopback; nothing of the host listens there
             connect 127.8.9.1:443: permit by built-in.loopback the run's own loopback; nothing of the host listens there
             connect docs.example.com:443: denied by network.allow: the network is denied as a whole; this version has no egress proxy; grant None, person may: false
@@ -157,13 +157,13 @@ fn a_denial_is_a_record() {
           "rule": "filesystem.default",
           "origin": "built-in",
           "reason": "no rule grants it",
-          "smallest_grant": "[filesystem]\nread = ['/srv/a\"b']\n",
+          "smallest_grant": "[filesystem]\nread = [\"system\", '/srv/a\"b']\n",
           "person_may_grant": true
         }"#]]
     .assert_eq(&json);
     let lines = denial.smallest_grant.unwrap();
     let table: toml::Table = lines.parse().unwrap();
-    assert_eq!(table["filesystem"]["read"][0].as_str(), Some("/srv/a\"b"));
+    assert_eq!(table["filesystem"]["read"][1].as_str(), Some("/srv/a\"b"));
 }
 
 #[test]

@@ -85,12 +85,8 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
                     "  rule   {} ({}): {}",
                     denial.rule.id, denial.rule.origin, denial.rule.reason
                 );
-                match &denial.smallest_grant {
-                    Some(grant) if denial.person_may_grant => {
-                        println!("  allow  {}", grant.trim_end().replace('\n', "\n         "));
-                    }
-                    _ => println!("  allow  no policy of yours can"),
-                }
+                let remedy = denial.remedy().unwrap_or_else(|| "no policy of yours can".into());
+                println!("  allow  {}", remedy.replace('\n', "\n         "));
             }
         }
     }
