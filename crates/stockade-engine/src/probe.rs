@@ -21,6 +21,7 @@ use stockade_policy::facts::{
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::policy::Policy;
 use stockade_sys::rustix;
+use stockade_walls::process::Identity;
 
 use crate::hide::{self, HideError};
 
@@ -90,6 +91,15 @@ pub fn facts(
         error,
     })?;
     Ok(facts)
+}
+
+/// Who the caller is, for the launcher's id maps.
+pub fn identity() -> Result<Identity, ProbeError> {
+    Ok(Identity {
+        uid: geteuid().as_raw(),
+        gid: getegid().as_raw(),
+        every_id: maps_every_id()?,
+    })
 }
 
 fn answer(

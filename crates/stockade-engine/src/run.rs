@@ -12,11 +12,11 @@ use stockade_policy::decide::Denial;
 use stockade_policy::digest::{Digest, digest};
 use stockade_policy::facts::{Ability, Facts};
 use stockade_policy::path::AbsolutePath;
-use stockade_policy::plan::{Plan, Rule, Unenforceable};
+use stockade_policy::plan::{Form, Plan, Rule, Unenforceable};
 use stockade_policy::policy::{GrantTarget, PathGrant};
 use stockade_sys::signal::{self, Signals};
 use stockade_walls::WallError;
-use stockade_walls::process::{self as process_wall, Sandbox, Start};
+use stockade_walls::process::{self as process_wall, Embryo, Sandbox, Start};
 
 use crate::events::{Decision, Event, ObjectKind, RunId};
 use crate::load::{LoadError, Loaded, Selection, load};
@@ -95,6 +95,43 @@ pub struct Finished {
     pub log_error: Option<LogError>,
 }
 
+/// What is set up before the plan is known: the streams of the run, and the
+/// launcher, so that the kernel makes its namespaces while the plan is being
+/// compiled. Nothing in it can run a command without a plan.
+pub struct Prepared {
+    streams: streams::Prepared,
+    signals: Signals,
+    embryo: std::io::Result<Embryo>,
+    form: Form,
+}
+
+impl Prepared {
+    /// Prepares a run by the caller. This process must have one thread.
+    pub fn new() -> Result<Self, Refusal> {
+        let system = |what| move |error| Refusal::System { what, error };
+        let mut streams = streams::prepare().map_err(system("the standard streams"))?;
+        let signals = Signals::take_over(&handled_signals()).map_err(system("signals"))?;
+        signal::ignore(signal::PIPE);
+        let form = Form::Namespaces;
+        let embryo = Embryo::fork(form, probe::identity()?, streams.take_child());
+        Ok(Self { streams, signals, embryo, form })
+    }
+
+    /// The launcher for the form that the plan asks for. The other form is
+    /// rare: then the launcher is forked again.
+    fn launcher(&mut self, plan: &Plan) -> Result<std::io::Result<Embryo>, Refusal> {
+        let gone = || Err(std::io::Error::other("the launcher was used already"));
+        let embryo = std::mem::replace(&mut self.embryo, gone());
+        if plan.form == self.form {
+            return Ok(embryo);
+        }
+        drop(embryo);
+        let system = |error| Refusal::System { what: "the standard streams", error };
+        self.streams = streams::prepare().map_err(system)?;
+        Ok(Embryo::fork(plan.form, probe::identity()?, self.streams.take_child()))
+    }
+}
+
 /// Compiles the plan for a request; nothing is started. That user namespaces
 /// can be had is taken for granted: to try costs a process, and the run itself
 /// finds out.
@@ -147,11 +184,15 @@ fn directory(request: &Request, loaded: &Loaded) -> Result<AbsolutePath, Refusal
 }
 
 /// Runs the command under its plan.
-pub fn run(request: &Request, planned: &Planned) -> Result<Finished, Refusal> {
+pub fn run(
+    request: &Request,
+    planned: &Planned,
+    prepared: Prepared,
+) -> Result<Finished, Refusal> {
     let run = RunId::generate()
         .map_err(|error| Refusal::System { what: "the id of the run", error })?;
     let log = Log::open(&planned.loaded.state)?;
-    let result = gate(request, planned, &run, &log);
+    let result = gate(request, planned, prepared, &run, &log);
     let (supervision, evidence) = match result {
         Ok(started) => started,
         Err(refusal) => {
@@ -173,23 +214,17 @@ type Started = (Supervision, Vec<process_wall::Evidence>);
 fn gate(
     request: &Request,
     planned: &Planned,
+    mut prepared: Prepared,
     run: &RunId,
     log: &Log,
 ) -> Result<Started, Refusal> {
     let plan = &planned.plan;
     let fail_at = fail_at(request, plan)?;
     let system = |what| move |error| Refusal::System { what, error };
-    let prepared = streams::prepare().map_err(system("the standard streams"))?;
-    let signals = Signals::take_over(&handled_signals()).map_err(system("signals"))?;
-    signal::ignore(signal::PIPE);
-    let caller_terminal = prepared.terminal;
-    let start = Start {
-        plan,
-        control_groups: &planned.facts.control_groups,
-        streams: prepared.child,
-        fail_at,
-    };
-    let mut gate = process_wall::start(start).map_err(|error| {
+    let start = Start { plan, control_groups: &planned.facts.control_groups, fail_at };
+    let embryo = prepared.launcher(plan)?;
+    let Prepared { streams, signals, .. } = prepared;
+    let mut gate = process_wall::start(embryo, start).map_err(|error| {
         let diagnosis = doctor::diagnose(&error, plan);
         Refusal::Wall { error, diagnosis }
     })?;
@@ -198,7 +233,7 @@ fn gate(
         let steps = missing.iter().map(|&index| plan.steps[index].name.clone()).collect();
         return Err(Refusal::Gate { steps });
     }
-    let terminals = match (caller_terminal, gate.terminal.take()) {
+    let terminals = match (streams.terminal, gate.terminal.take()) {
         (Some(caller), Some(master)) => {
             Some(Terminals::connect(caller, master).map_err(system("the terminal"))?)
         }
@@ -213,8 +248,8 @@ fn gate(
     let supervision = Supervision {
         sandbox,
         signals,
-        input: prepared.input,
-        outputs: prepared.outputs,
+        input: streams.input,
+        outputs: streams.outputs,
         terminals,
         wall_time: plan.limits.wall_time_ms.map(Duration::from_millis),
         ended: None,

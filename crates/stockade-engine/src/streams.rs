@@ -27,11 +27,18 @@ const FIRST_NUMBER: i32 = 10;
 
 /// The streams of one run, before it starts.
 pub struct Prepared {
-    pub child: [ChildStream; 3],
+    child: [ChildStream; 3],
     pub input: Option<Input>,
     pub outputs: Vec<Output>,
     /// The caller's terminal, when one of the streams is one.
     pub terminal: Option<CallerTerminal>,
+}
+
+impl Prepared {
+    /// The child's ends, which close in this process when they are dropped.
+    pub fn take_child(&mut self) -> [ChildStream; 3] {
+        std::mem::replace(&mut self.child, [const { ChildStream::Null }; 3])
+    }
 }
 
 /// Which of the caller's descriptors is a terminal.

@@ -4,21 +4,27 @@
 //! When init ends, the kernel kills everything else in the namespace
 //! (pid_namespaces(7)), so whatever the command left behind ends with it.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
-use stockade_sys::process::{self, Change, SignalTarget};
+use stockade_sys::process::{self, Change, SignalTarget, Spawn};
 use stockade_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stockade_sys::rustix::fs::{CWD, Mode, OFlags, openat, statvfs};
+use stockade_sys::rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat, statvfs};
 use stockade_sys::rustix::io::Errno;
 use stockade_sys::rustix::process::{ioctl_tiocsctty, setpgid, setsid, umask};
 use stockade_sys::{signal, terminal};
 
 use crate::wire::{Assignment, End, Limit, Report, Request, Stream, Usage, Watch};
 use crate::{receive, send};
+
+/// Bounds of the pause between two samples.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// How fast memory can be filled at most: some 4 GB a second.
+const FILL_BYTES_PER_MS: u64 = 4_000_000;
 
 /// Runs the command and reports its end.
 pub(crate) fn run(
@@ -50,6 +56,7 @@ pub(crate) fn run(
         terminal,
         watch: assignment.watch,
         usage: Usage::default(),
+        shared_at_start: shared_on_machine(),
     };
     let end = keeper.wait(&signals)?;
     keeper.note_full_storage();
@@ -66,14 +73,69 @@ pub(crate) fn run(
     )
 }
 
-/// Forks the command; fails with the error of execve(2) if it cannot run.
+/// Starts the command; fails with the error of execve(2) if it cannot run.
 fn start(assignment: &Assignment, terminal: Option<&OwnedFd>) -> io::Result<u32> {
-    let (status, failed) =
-        stockade_sys::rustix::pipe::pipe_with(stockade_sys::rustix::pipe::PipeFlags::CLOEXEC)?;
+    umask(Mode::from_raw_mode(assignment.umask));
+    let program = Program::of(assignment).ok_or(Errno::INVAL)?;
+    match terminal {
+        Some(terminal) => start_on_terminal(assignment, terminal, &program),
+        None => start_on_pipes(assignment, &program),
+    }
+}
+
+fn start_on_pipes(assignment: &Assignment, program: &Program) -> io::Result<u32> {
+    let null = match assignment.streams.contains(&Stream::Null) {
+        true => Some(openat(
+            CWD,
+            "/dev/null",
+            OFlags::RDWR | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?),
+        false => None,
+    };
+    let mut streams = [-1; 3];
+    for (number, stream) in streams.iter_mut().zip(assignment.streams) {
+        *number = match (stream, &null) {
+            (Stream::Descriptor(source), _) => source,
+            (Stream::Null, Some(null)) => null.as_raw_fd(),
+            _ => return Err(Errno::BADF.into()),
+        };
+    }
+    program.each(|path, arguments| {
+        let environment = &program.environment;
+        process::spawn(
+            path,
+            &Spawn {
+                arguments,
+                environment,
+                streams,
+            },
+        )
+    })
+}
+
+/// With a terminal the command must be its foreground group before it runs,
+/// which posix_spawn(3) cannot do everywhere: fork, and report a failed exec
+/// through a pipe.
+fn start_on_terminal(
+    assignment: &Assignment,
+    terminal: &OwnedFd,
+    program: &Program,
+) -> io::Result<u32> {
+    use stockade_sys::rustix::pipe::{PipeFlags, pipe_with};
+    let (status, failed) = pipe_with(PipeFlags::CLOEXEC)?;
     match process::fork()? {
         None => {
             drop(status);
-            let error = become_command(assignment, terminal);
+            let error = match prepare_command(assignment, terminal) {
+                Err(error) => error,
+                Ok(()) => program
+                    .each(|path, arguments| -> io::Result<u32> {
+                        Err(process::execute(path, arguments, &program.environment))
+                    })
+                    .err()
+                    .unwrap_or_else(|| Errno::NOENT.into()),
+            };
             let code = error.raw_os_error().unwrap_or(0).to_ne_bytes();
             // When even this fails, the exit code still says so.
             let _written = stockade_sys::rustix::io::write(&failed, &code).is_ok();
@@ -90,47 +152,36 @@ fn start(assignment: &Assignment, terminal: Option<&OwnedFd>) -> io::Result<u32>
     }
 }
 
-/// In the child: streams, group, signals, exec. Returns only an error.
-fn become_command(assignment: &Assignment, terminal: Option<&OwnedFd>) -> io::Error {
-    match prepare_command(assignment, terminal) {
-        Ok(()) => execute(assignment),
-        Err(error) => error,
-    }
-}
-
-fn prepare_command(assignment: &Assignment, terminal: Option<&OwnedFd>) -> io::Result<()> {
+fn prepare_command(assignment: &Assignment, terminal: &OwnedFd) -> io::Result<()> {
     setpgid(None, None)?;
-    if let Some(terminal) = terminal {
-        signal::ignore(stockade_sys::signal::TERMINAL_OUTPUT);
-        terminal::set_foreground(terminal.as_fd(), std::process::id())?;
-    }
+    signal::ignore(signal::TERMINAL_OUTPUT);
+    terminal::set_foreground(terminal.as_fd(), std::process::id())?;
     for (number, stream) in (0i32..).zip(assignment.streams) {
-        let source = match stream {
-            Stream::Descriptor(source) => source,
-            Stream::Terminal => terminal
-                .map(AsRawFd::as_raw_fd)
-                .ok_or_else(|| io::Error::other("there is no terminal"))?,
+        match stream {
+            Stream::Descriptor(source) => process::become_standard(source, number)?,
+            Stream::Terminal => process::become_standard(terminal.as_raw_fd(), number)?,
             Stream::Null => {
-                let flags = if number == 0 {
-                    OFlags::RDONLY
-                } else {
-                    OFlags::WRONLY
-                };
-                let null = openat(CWD, "/dev/null", flags | OFlags::CLOEXEC, Mode::empty())?;
+                let flags = OFlags::RDWR | OFlags::CLOEXEC;
+                let null = openat(CWD, "/dev/null", flags, Mode::empty())?;
                 process::become_standard(null.as_raw_fd(), number)?;
-                continue;
             }
-        };
-        process::become_standard(source, number)?;
+        }
     }
-    umask(Mode::from_raw_mode(assignment.umask));
     signal::reset_all()
 }
 
-/// Finds the program as execvp(3) does, in the view and the environment of the
-/// command, and becomes it.
-fn execute(assignment: &Assignment) -> io::Error {
-    let strings = || -> Option<(Vec<CString>, Vec<CString>)> {
+/// A command name and the places where it may be found, as execvp(3) looks, in
+/// the view and the environment of the command.
+struct Program {
+    candidates: Vec<CString>,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+}
+
+impl Program {
+    /// `None` when a string contains NUL or there is no name.
+    fn of(assignment: &Assignment) -> Option<Self> {
+        let name = assignment.argv.first()?;
         let arguments = assignment
             .argv
             .iter()
@@ -139,42 +190,57 @@ fn execute(assignment: &Assignment) -> io::Error {
             .environment
             .iter()
             .map(|(name, value)| CString::new([name.as_slice(), b"=", value.as_slice()].concat()));
-        Some((
-            arguments.collect::<Result<_, _>>().ok()?,
-            environment.collect::<Result<_, _>>().ok()?,
-        ))
-    };
-    let Some((arguments, environment)) = strings() else {
-        return Errno::INVAL.into();
-    };
-    let Some(name) = assignment.argv.first().filter(|name| !name.is_empty()) else {
-        return Errno::NOENT.into();
-    };
-    let mut result = Errno::NOENT.into();
-    for candidate in candidates(name, &assignment.environment) {
-        let Ok(program) = CString::new(candidate) else {
-            continue;
-        };
-        let error = process::execute(&program, &arguments, &environment);
-        match error.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::NOENT | Errno::NOTDIR) => {}
-            // A shell goes on looking and reports this one if nothing else fits.
-            Some(Errno::ACCESS) => result = error,
-            Some(Errno::NOEXEC) => {
-                // A script without `#!`: a shell runs it itself (execvp(3)).
-                let mut shell = vec![c"/bin/sh".to_owned(), program];
-                shell.extend(arguments.into_iter().skip(1));
-                return process::execute(c"/bin/sh", &shell, &environment);
-            }
-            _ => return error,
-        }
+        let candidates = candidates(name, &assignment.environment)
+            .into_iter()
+            .map(CString::new);
+        Some(Self {
+            candidates: candidates.collect::<Result<_, _>>().ok()?,
+            arguments: arguments.collect::<Result<_, _>>().ok()?,
+            environment: environment.collect::<Result<_, _>>().ok()?,
+        })
     }
-    result
+
+    /// Tries one place after another until `run` succeeds; otherwise the error
+    /// that a shell would report.
+    fn each<T>(&self, run: impl Fn(&CStr, &[CString]) -> io::Result<T>) -> io::Result<T> {
+        let mut result = Errno::NOENT.into();
+        for candidate in &self.candidates {
+            // Trying to execute what is not there costs more than looking.
+            match accessat(CWD, candidate.as_c_str(), Access::EXISTS, AtFlags::empty()) {
+                Err(Errno::NOENT | Errno::NOTDIR) => continue,
+                Err(error) => {
+                    result = error.into();
+                    continue;
+                }
+                Ok(()) => {}
+            }
+            let error = match run(candidate, &self.arguments) {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::NOENT | Errno::NOTDIR) => {}
+                // A shell goes on looking and reports this one if nothing fits.
+                Some(Errno::ACCESS) => result = error,
+                Some(Errno::NOEXEC) => {
+                    // A script without `#!`: a shell runs it itself (execvp(3)).
+                    let mut shell = vec![c"/bin/sh".to_owned(), candidate.clone()];
+                    shell.extend(self.arguments.iter().skip(1).cloned());
+                    return run(c"/bin/sh", &shell);
+                }
+                _ => return Err(error),
+            }
+        }
+        Err(result)
+    }
 }
 
 /// Where a command name may be found: itself when it has a slash, else each
-/// absolute entry of PATH.
+/// absolute entry of PATH. An empty name is found nowhere.
 fn candidates(name: &[u8], environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<u8>> {
+    if name.is_empty() {
+        return Vec::new();
+    }
     if name.contains(&b'/') {
         return vec![name.to_vec()];
     }
@@ -213,34 +279,37 @@ struct Keeper<'a> {
     terminal: Option<OwnedFd>,
     watch: Watch,
     usage: Usage,
+    shared_at_start: u64,
 }
 
 impl Keeper<'_> {
     fn wait(&mut self, signals: &signal::Signals) -> io::Result<End> {
-        let interval = self.interval().map(|interval| Timespec {
-            tv_sec: interval.as_secs() as i64,
-            tv_nsec: i64::from(interval.subsec_nanos()),
-        });
-        let mut last_sample = Instant::now();
+        let mut next_sample = self.is_watching().then(Instant::now);
         loop {
             let control = self.control;
             let mut descriptors = [
                 PollFd::new(&control, PollFlags::IN),
                 PollFd::new(signals, PollFlags::IN),
             ];
-            match poll(&mut descriptors, interval.as_ref()) {
+            let left = next_sample.map(|next| {
+                let left = next.saturating_duration_since(Instant::now());
+                Timespec {
+                    tv_sec: left.as_secs() as i64,
+                    tv_nsec: left.subsec_nanos().into(),
+                }
+            });
+            match poll(&mut descriptors, left.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             let asked = !descriptors[0].revents().is_empty();
             let changed = !descriptors[1].revents().is_empty();
-            if let (Some(interval), false) = (self.interval(), changed)
-                && last_sample.elapsed() >= interval
-            {
-                last_sample = Instant::now();
-                if let Some(limit) = self.sample() {
+            if next_sample.is_some_and(|next| next <= Instant::now()) && !changed {
+                let sample = Sample::take(self.shared_at_start);
+                if let Some(limit) = self.judge(&sample) {
                     return Ok(End::Limit(limit));
                 }
+                next_sample = Some(Instant::now() + self.pause_after(&sample));
             }
             if changed && let Some(end) = self.reap(signals)? {
                 return Ok(end);
@@ -251,11 +320,23 @@ impl Keeper<'_> {
         }
     }
 
-    /// How often to sample; never when nothing is watched, so that an idle
-    /// sandbox costs nothing.
-    fn interval(&self) -> Option<Duration> {
-        let watched = self.watch.memory_bytes_max.is_some() || self.watch.processes_max.is_some();
-        watched.then(|| Duration::from_millis(u64::from(self.watch.interval_ms)))
+    /// Whether anything has to be sampled; otherwise an idle sandbox costs
+    /// nothing.
+    fn is_watching(&self) -> bool {
+        self.watch.memory_bytes_max.is_some() || self.watch.processes_max.is_some()
+    }
+
+    /// How long the next sample can wait: at most as long as it would take to
+    /// fill what is left of the memory limit.
+    fn pause_after(&self, sample: &Sample) -> Duration {
+        let left = self
+            .watch
+            .memory_bytes_max
+            .map(|most| most.saturating_sub(sample.memory_bytes));
+        let fill = left.map_or(PAUSE_MAX, |left| {
+            Duration::from_millis(left / FILL_BYTES_PER_MS)
+        });
+        fill.clamp(PAUSE_MIN, PAUSE_MAX)
     }
 
     fn reap(&mut self, signals: &signal::Signals) -> io::Result<Option<End>> {
@@ -300,21 +381,20 @@ impl Keeper<'_> {
         }
     }
 
-    /// Sums what all processes inside use; the limit that was passed, if any.
-    fn sample(&mut self) -> Option<Limit> {
-        let (memory, threads) = used_inside();
-        self.usage.peak_memory_bytes = self.usage.peak_memory_bytes.max(memory);
+    /// Remembers a sample; the limit that was passed and ends the run, if any.
+    fn judge(&mut self, sample: &Sample) -> Option<Limit> {
+        self.usage.peak_memory_bytes = self.usage.peak_memory_bytes.max(sample.memory_bytes);
         if self
             .watch
             .processes_max
-            .is_some_and(|limit| threads >= limit)
+            .is_some_and(|most| sample.threads >= most)
         {
             self.note(Limit::Processes);
         }
         if self
             .watch
             .memory_bytes_max
-            .is_some_and(|limit| memory > limit)
+            .is_some_and(|most| sample.memory_bytes > most)
         {
             self.note(Limit::Memory);
             return Some(Limit::Memory);
@@ -341,34 +421,53 @@ impl Keeper<'_> {
     }
 }
 
-/// Memory that only processes inside use, in bytes (resident less shared file
-/// pages, plus the private directories), and their number of threads.
-fn used_inside() -> (u64, u64) {
-    let mut pages = 0;
-    let mut threads = 0;
-    let Ok(entries) = std::fs::read_dir("/proc") else {
-        return (0, 0);
-    };
-    for entry in entries.flatten() {
-        if !entry.file_name().as_bytes().iter().all(u8::is_ascii_digit) {
-            continue;
+/// What is used inside at one moment.
+struct Sample {
+    /// Resident memory that is no page of a file, plus the private directories
+    /// and other shared memory.
+    memory_bytes: u64,
+    threads: u64,
+}
+
+impl Sample {
+    /// Adds up what /proc tells of every process of this pid namespace.
+    ///
+    /// Memory that is held without being mapped (memfd_create(2), System V
+    /// segments) belongs to no process there. The machine tells how much of
+    /// such memory there is in all, so its growth since `shared_at_start` is
+    /// counted, at the risk of counting another program's.
+    fn take(shared_at_start: u64) -> Self {
+        let mut pages = 0;
+        let mut threads = 0;
+        // Without /proc nothing could be said; the view always has it.
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            if !entry.file_name().as_bytes().iter().all(u8::is_ascii_digit) {
+                continue;
+            }
+            let directory = entry.path();
+            if let Ok(statm) = std::fs::read_to_string(directory.join("statm")) {
+                let mut fields = statm
+                    .split(' ')
+                    .skip(1)
+                    .map(|field| field.parse().unwrap_or(0));
+                let (resident, shared): (u64, u64) =
+                    (fields.next().unwrap_or(0), fields.next().unwrap_or(0));
+                pages += resident.saturating_sub(shared);
+            }
+            threads +=
+                std::fs::read_dir(directory.join("task")).map_or(0, |tasks| tasks.count() as u64);
         }
-        if let Ok(statm) = std::fs::read_to_string(entry.path().join("statm")) {
-            let mut fields = statm
-                .split(' ')
-                .skip(1)
-                .map(|field| field.parse::<u64>().unwrap_or(0));
-            let (resident, shared) = (fields.next().unwrap_or(0), fields.next().unwrap_or(0));
-            pages += resident.saturating_sub(shared);
+        let private = pages * stockade_sys::rustix::param::page_size() as u64;
+        let shared = shared_on_machine().saturating_sub(shared_at_start);
+        Self {
+            memory_bytes: private + shared,
+            threads,
         }
-        threads +=
-            std::fs::read_dir(entry.path().join("task")).map_or(0, |tasks| tasks.count() as u64);
     }
-    let stored = statvfs("/tmp").map_or(0, |storage| {
-        (storage.f_blocks - storage.f_bfree.min(storage.f_blocks)) * storage.f_frsize
-    });
-    (
-        pages * stockade_sys::rustix::param::page_size() as u64 + stored,
-        threads,
-    )
+}
+
+/// Shared and tmpfs memory of the whole machine, in bytes (sysinfo(2)).
+fn shared_on_machine() -> u64 {
+    let info = stockade_sys::rustix::system::sysinfo();
+    info.sharedram as u64 * u64::from(info.mem_unit)
 }

@@ -11,13 +11,14 @@ mod steps;
 mod view;
 pub mod wire;
 
-use std::io;
+use std::io::{self, Read, Seek};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use stockade_sys::process;
+use stockade_sys::process::{self, Namespaces};
 use stockade_sys::rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 use wire::{Assignment, Report, Request};
 
@@ -34,22 +35,26 @@ struct Failure {
 
 /// Runs the launcher in a freshly forked child and never returns.
 ///
-/// `assignment` is the encoded form; `control` the child's end of a
-/// `SOCK_SEQPACKET` pair. Descriptors named in the assignment's streams must
-/// be open.
-pub fn launch(control: OwnedFd, assignment: &[u8]) -> ! {
-    let code = match run(control.as_fd(), assignment) {
+/// `control` is the child's end of a `SOCK_SEQPACKET` pair, over which the
+/// assignment comes. Descriptors named in its streams must be open already.
+pub fn launch(control: OwnedFd, namespaces: Namespaces) -> ! {
+    let code = match run(control.as_fd(), namespaces) {
         Ok(()) => 0,
         Err(_) => EXIT_LAUNCHER_FAILED,
     };
     process::exit_now(code)
 }
 
-fn run(control: BorrowedFd<'_>, assignment: &[u8]) -> io::Result<()> {
+fn run(control: BorrowedFd<'_>, namespaces: Namespaces) -> io::Result<()> {
     stockade_sys::signal::block_all()?;
-    let assignment = Assignment::decode(assignment).map_err(io::Error::other)?;
-    expect(control, Request::Begin)?;
-    let mut launcher = steps::Launcher::new(control, &assignment);
+    // The longest part of making namespaces, done while the supervisor still
+    // compiles the plan. Whether it worked is for the plan's own step to say.
+    let network = match namespaces {
+        Namespaces::Own => process::leave_network(),
+        Namespaces::None => Ok(()),
+    };
+    let assignment = receive_assignment(control)?;
+    let mut launcher = steps::Launcher::new(control, &assignment, network);
     let mut evidence = Vec::with_capacity(assignment.steps.len());
     for step in &assignment.steps {
         match launcher.apply(step) {
@@ -80,6 +85,34 @@ fn run(control: BorrowedFd<'_>, assignment: &[u8]) -> io::Result<()> {
     drop(master);
     expect(control, Request::Go)?;
     init::run(control, &assignment, terminal)
+}
+
+/// Waits for the request to begin and reads the plan from the descriptor that
+/// comes with it.
+fn receive_assignment(control: BorrowedFd<'_>) -> io::Result<Assignment> {
+    let mut buffer = [0u8; 64];
+    let mut space = [MaybeUninit::uninit(); stockade_sys::rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [io::IoSliceMut::new(&mut buffer)];
+    let length = recvmsg(control, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    match (
+        wire::decode(&buffer[..length]).map_err(io::Error::other)?,
+        descriptor,
+    ) {
+        (Request::Begin, Some(descriptor)) => {
+            let mut encoded = Vec::new();
+            let mut file = std::fs::File::from(descriptor);
+            file.seek(io::SeekFrom::Start(0))?;
+            file.take(wire::ASSIGNMENT_BYTES_MAX as u64 + 1)
+                .read_to_end(&mut encoded)?;
+            Assignment::decode(&encoded).map_err(io::Error::other)
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 fn describe(failure: &Failure) -> String {

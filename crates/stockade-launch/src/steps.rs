@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use stockade_sys::rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2, stat};
+use stockade_sys::rustix::io::Errno;
 use stockade_sys::rustix::process::{
     DumpableBehavior, Resource, Rlimit, Signal, chdir, dumpable_behavior, fchdir, getrlimit,
     set_dumpable_behavior, set_parent_process_death_signal, setrlimit,
@@ -28,14 +29,21 @@ pub(crate) struct Launcher<'a> {
     control: BorrowedFd<'a>,
     assignment: &'a Assignment,
     view: View,
+    /// How leaving the network of the host went; `None` once it was judged.
+    network: Option<io::Result<()>>,
 }
 
 impl<'a> Launcher<'a> {
-    pub(crate) fn new(control: BorrowedFd<'a>, assignment: &'a Assignment) -> Self {
+    pub(crate) fn new(
+        control: BorrowedFd<'a>,
+        assignment: &'a Assignment,
+        network: io::Result<()>,
+    ) -> Self {
         Self {
             control,
             assignment,
             view: View::default(),
+            network: Some(network),
         }
     }
 
@@ -47,9 +55,7 @@ impl<'a> Launcher<'a> {
             detail: String::new(),
         };
         if self.assignment.fail_at == Some(step.index) {
-            let error = io::Error::from_raw_os_error(
-                stockade_sys::rustix::io::Errno::CANCELED.raw_os_error(),
-            );
+            let error = io::Error::from_raw_os_error(Errno::CANCELED.raw_os_error());
             return Err(Failure {
                 detail: "made to fail by --fail-step".into(),
                 ..failure(error)
@@ -71,7 +77,11 @@ impl<'a> Launcher<'a> {
             Action::TieToSupervisor => tie_to_supervisor(self.control),
             Action::ScrubLauncher => self.scrub(),
             Action::NotDumpable => not_dumpable(),
-            Action::VerifyNamespaces { outside } => verify_namespaces(outside),
+            Action::VerifyNamespaces { outside } => {
+                self.network.take().unwrap_or(Ok(()))?;
+                process::leave_control_group()?;
+                verify_namespaces(outside)
+            }
             Action::LoopbackUp => network::loopback_up().map(|()| "lo is up".into()),
             Action::EnterDirectory { path } => enter_directory(path),
             Action::ResourceLimits { limits } => resource_limits(limits),
@@ -114,6 +124,7 @@ impl<'a> Launcher<'a> {
             .collect();
         process::close_descriptors_but(&streams, self.control)?;
         process::scrub_arguments(c"stockade-init");
+        process::leave_session_keyring()?;
         Ok(format!(
             "{} descriptors kept, no environment",
             streams.len() + 1
@@ -196,9 +207,11 @@ fn resource(number: u8) -> io::Result<Resource> {
 fn resource_limits(limits: &[(u8, u64, u64)]) -> io::Result<String> {
     for &(number, soft, hard) in limits {
         let resource = resource(number)?;
+        // Only root could raise a hard limit, so a lower one stays.
+        let ceiling = getrlimit(resource).maximum.unwrap_or(u64::MAX);
         let wanted = Rlimit {
-            current: Some(soft),
-            maximum: Some(hard),
+            current: finite(soft.min(ceiling)),
+            maximum: finite(hard.min(ceiling)),
         };
         setrlimit(resource, wanted)?;
         if getrlimit(resource) != wanted {
@@ -206,6 +219,11 @@ fn resource_limits(limits: &[(u8, u64, u64)]) -> io::Result<String> {
         }
     }
     Ok(format!("{} limits read back as set", limits.len()))
+}
+
+/// rustix writes the kernel's "no limit" as `None`.
+fn finite(limit: u64) -> Option<u64> {
+    (limit != u64::MAX).then_some(limit)
 }
 
 fn keep_to_processors(processors: &[u32]) -> io::Result<String> {
@@ -257,14 +275,16 @@ fn drop_capabilities() -> io::Result<String> {
                 | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
                 | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED,
         )?;
+        // The first number that the kernel does not know ends the list.
         for bit in 0..64 {
-            let one = CapabilitySet::from_bits_retain(1 << bit);
-            match capability_is_in_bounding_set(one) {
-                Ok(true) => remove_capability_from_bounding_set(one)?,
-                Ok(false) => {}
-                // The first number that the kernel does not know ends the list.
-                Err(_) => break,
+            match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
+                Ok(()) => {}
+                Err(Errno::INVAL) => break,
+                Err(error) => return Err(error.into()),
             }
+        }
+        if capability_is_in_bounding_set(CapabilitySet::SYS_ADMIN)? {
+            return Err(io::ErrorKind::PermissionDenied.into());
         }
     }
     clear_ambient_capability_set()?;
@@ -310,7 +330,7 @@ fn restrict(
     let outside = old_root.ok_or_else(|| io::Error::other("no outside directory to try"))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match openat(outside, ".", flags, Mode::empty()) {
-        Err(error) if error == stockade_sys::rustix::io::Errno::ACCESS => Ok(format!(
+        Err(error) if error == Errno::ACCESS => Ok(format!(
             "{} rules; a path outside them was refused",
             rules.len()
         )),
@@ -333,10 +353,7 @@ fn filter(program: &[(u16, u8, u8, u32)]) -> io::Result<String> {
         .collect();
     seccomp::install(&program)?;
     let answer = seccomp::refused_call();
-    let refused = [
-        stockade_sys::rustix::io::Errno::NOSYS.raw_os_error(),
-        stockade_sys::rustix::io::Errno::PERM.raw_os_error(),
-    ];
+    let refused = [Errno::NOSYS.raw_os_error(), Errno::PERM.raw_os_error()];
     if seccomp::is_filtered()
         && answer
             .raw_os_error()

@@ -172,11 +172,12 @@ impl View {
             write_all(file.as_fd(), content)?;
             Ok(fchmod(&file, Mode::from_raw_mode(mode))?)
         };
-        if writable {
-            // No mount: a mount point could not be replaced (rename(2), EBUSY).
+        if writable || self.lies_on_root(path) {
+            // No mount: a mount point could not be replaced (rename(2),
+            // EBUSY), and the root becomes read-only as a whole.
             let (parent, name) = self.parent_of(path)?;
             make(parent.as_fd(), name).map_err(|error| named(error, path))?;
-            return Ok(format!("{} bytes of our own, to change", content.len()));
+            return Ok(format!("{} bytes of our own", content.len()));
         }
         let name = self.stored_name();
         make(self.storage()?, name.as_bytes())?;
@@ -185,6 +186,16 @@ impl View {
         let target = self.mount_point(path, FileType::RegularFile)?;
         attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, path))?;
         Ok(format!("{} bytes of our own", content.len()))
+    }
+
+    /// Whether the directory of `path` lies on the root tmpfs.
+    fn lies_on_root(&self, path: &[u8]) -> bool {
+        let device = |fd: BorrowedFd<'_>| fstat(fd).ok().map(|facts| facts.st_dev);
+        let parent = self
+            .parent_of(path)
+            .ok()
+            .and_then(|(parent, _)| device(parent.as_fd()));
+        parent.is_some() && parent == self.root().ok().and_then(device)
     }
 
     fn private_directory(&mut self, path: &[u8], mode: u32) -> io::Result<String> {
@@ -454,23 +465,25 @@ impl View {
     fn parent_of<'p>(&self, path: &'p [u8]) -> io::Result<(OwnedFd, &'p [u8])> {
         let cut = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
         let (directories, name) = (&path[..cut], &path[cut + 1..]);
-        let mut parent = open_beneath(self.root()?, b".", OFlags::DIRECTORY)?;
-        for component in directories
-            .split(|&byte| byte == b'/')
-            .filter(|part| !part.is_empty())
-        {
-            let next = match open_beneath(parent.as_fd(), component, OFlags::DIRECTORY) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    self.require_own(parent.as_fd(), path)?;
-                    mkdirat(&parent, component, Mode::from_raw_mode(0o755))?;
-                    open_beneath(parent.as_fd(), component, OFlags::DIRECTORY)
-                }
-                other => other,
-            };
-            parent = next.map_err(|error| named(error, path))?;
-        }
+        let parent = self
+            .own_directory(directories)
+            .map_err(|error| named(error, path))?;
         self.require_own(parent.as_fd(), path)?;
         Ok((parent, name))
+    }
+
+    /// Opens a directory of the view; what is missing of it is made, as long as
+    /// what is there already is ours.
+    fn own_directory(&self, path: &[u8]) -> io::Result<OwnedFd> {
+        match self.open_inside(path, OFlags::DIRECTORY) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => return other,
+        }
+        let cut = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+        let parent = self.own_directory(&path[..cut])?;
+        self.require_own(parent.as_fd(), path)?;
+        mkdirat(&parent, &path[cut + 1..], Mode::from_raw_mode(0o755))?;
+        open_beneath(parent.as_fd(), &path[cut + 1..], OFlags::DIRECTORY)
     }
 
     /// Fails unless `directory` lies on one of the launcher's own tmpfs.

@@ -46,7 +46,6 @@ pub enum Stream {
 pub struct Watch {
     pub memory_bytes_max: Option<u64>,
     pub processes_max: Option<u64>,
-    pub interval_ms: u32,
 }
 
 /// One step and its index in the plan.
@@ -154,7 +153,8 @@ pub struct MaskPath {
 /// From the supervisor to the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// The id maps are written and the control group is joined: begin.
+    /// The id maps are written and the control group is joined: begin. A
+    /// descriptor with the encoded assignment comes with this message.
     Begin,
     /// Every guarantee has its evidence: run the command.
     Go,
@@ -310,7 +310,6 @@ mod tests {
             watch: Watch {
                 memory_bytes_max: None,
                 processes_max: None,
-                interval_ms: 0,
             },
             fail_at: None,
         };

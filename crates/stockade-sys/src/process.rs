@@ -2,16 +2,18 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use crate::check;
+use crate::{check, signal};
 
 /// Namespaces of a new process (namespaces(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespaces {
-    /// User, mount, pid, ipc, uts, cgroup and network.
-    All,
+    /// User, mount, pid, ipc and uts; [`leave_network`] and
+    /// [`leave_control_group`] complete them from inside.
+    Own,
     /// Those of the caller.
     None,
 }
@@ -48,14 +50,12 @@ pub fn fork_into(namespaces: Namespaces) -> io::Result<Forked> {
     }
     let mut pidfd: libc::c_int = -1;
     let new = match namespaces {
-        Namespaces::All => {
+        Namespaces::Own => {
             libc::CLONE_NEWUSER
                 | libc::CLONE_NEWNS
                 | libc::CLONE_NEWPID
                 | libc::CLONE_NEWIPC
                 | libc::CLONE_NEWUTS
-                | libc::CLONE_NEWCGROUP
-                | libc::CLONE_NEWNET
         }
         Namespaces::None => 0,
     };
@@ -82,6 +82,23 @@ pub fn fork_into(namespaces: Namespaces) -> io::Result<Forked> {
         pid: pid as u32,
         pidfd,
     }))
+}
+
+/// Moves this process into a new network namespace (network_namespaces(7)).
+pub fn leave_network() -> io::Result<()> {
+    unshare(libc::CLONE_NEWNET)
+}
+
+/// Makes this process's control group the root of what it sees of control
+/// groups (cgroup_namespaces(7)).
+pub fn leave_control_group() -> io::Result<()> {
+    unshare(libc::CLONE_NEWCGROUP)
+}
+
+fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: takes an integer; no memory is involved.
+    check(unsafe { libc::unshare(flags) }.into())?;
+    Ok(())
 }
 
 /// Plain fork(2): the child's id, or `None` in the child. `EBUSY` when the
@@ -169,6 +186,91 @@ fn argument_bounds() -> Option<((usize, usize), (usize, usize))> {
     plausible.then_some(((arguments, arguments_end), (environment, environment_end)))
 }
 
+/// How a program is started by [`spawn`].
+pub struct Spawn<'a> {
+    pub arguments: &'a [CString],
+    pub environment: &'a [CString],
+    /// Open descriptors that become 0, 1 and 2.
+    pub streams: [i32; 3],
+}
+
+/// Starts `program` in a process group of its own, with no signal blocked and
+/// SIGPIPE at its default, by posix_spawn(3): the child shares this process's
+/// memory until it executes, so nothing is copied.
+///
+/// Other descriptors must be close-on-exec. The error is that of execve(2) or
+/// of the preparation.
+pub fn spawn(program: &CStr, spawn: &Spawn<'_>) -> io::Result<u32> {
+    let pointers = |strings: &[CString]| -> Vec<*mut libc::c_char> {
+        let ends = [ptr::null_mut()];
+        strings
+            .iter()
+            .map(|text| text.as_ptr().cast_mut())
+            .chain(ends)
+            .collect()
+    };
+    let (arguments, environment) = (pointers(spawn.arguments), pointers(spawn.environment));
+    let mut actions = MaybeUninit::uninit();
+    let mut attributes = MaybeUninit::uninit();
+    let mut pid = 0;
+    // SAFETY: both objects are initialised before use and destroyed after; the
+    // arrays end in NULL and point to strings that outlive the call, which
+    // only reads them.
+    let code = unsafe {
+        libc::posix_spawn_file_actions_init(actions.as_mut_ptr());
+        libc::posix_spawnattr_init(attributes.as_mut_ptr());
+        let mut code = prepare_spawn(actions.as_mut_ptr(), attributes.as_mut_ptr(), spawn.streams);
+        if code == 0 {
+            code = libc::posix_spawn(
+                &raw mut pid,
+                program.as_ptr(),
+                actions.as_ptr(),
+                attributes.as_ptr(),
+                arguments.as_ptr(),
+                environment.as_ptr(),
+            );
+        }
+        libc::posix_spawn_file_actions_destroy(actions.as_mut_ptr());
+        libc::posix_spawnattr_destroy(attributes.as_mut_ptr());
+        code
+    };
+    if code != 0 {
+        Err(io::Error::from_raw_os_error(code))
+    } else {
+        Ok(pid as u32)
+    }
+}
+
+/// Fills in actions and attributes; an error number or 0.
+///
+/// # Safety
+/// Both pointers must be to initialised objects.
+unsafe fn prepare_spawn(
+    actions: *mut libc::posix_spawn_file_actions_t,
+    attributes: *mut libc::posix_spawnattr_t,
+    streams: [i32; 3],
+) -> libc::c_int {
+    let flags =
+        libc::POSIX_SPAWN_SETPGROUP | libc::POSIX_SPAWN_SETSIGDEF | libc::POSIX_SPAWN_SETSIGMASK;
+    let (none, pipe) = (signal::set_of(&[]), signal::set_of(&[libc::SIGPIPE]));
+    // SAFETY: the caller's contract; the sets are initialised.
+    unsafe {
+        for (number, source) in (0..).zip(streams) {
+            let code = libc::posix_spawn_file_actions_adddup2(actions, source, number);
+            if code != 0 {
+                return code;
+            }
+        }
+        let codes = [
+            libc::posix_spawnattr_setflags(attributes, flags as libc::c_short),
+            libc::posix_spawnattr_setpgroup(attributes, 0),
+            libc::posix_spawnattr_setsigmask(attributes, &raw const none),
+            libc::posix_spawnattr_setsigdefault(attributes, &raw const pipe),
+        ];
+        codes.into_iter().find(|&code| code != 0).unwrap_or(0)
+    }
+}
+
 /// Closes every descriptor but 0, 1, 2, `control` and those with a number in
 /// `streams` (close_range(2)).
 ///
@@ -249,6 +351,27 @@ pub fn reap_one() -> io::Result<Option<(u32, Change)>> {
         Change::Stopped(libc::WSTOPSIG(status))
     };
     Ok(Some((pid as u32, change)))
+}
+
+/// Joins a new, empty session keyring, so that no key of the caller's session
+/// is possessed (session-keyring(7)). A kernel without keys has none to leave.
+pub fn leave_session_keyring() -> io::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
+    // SAFETY: takes an integer and a null name, which asks for an anonymous one.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_keyctl,
+            KEYCTL_JOIN_SESSION_KEYRING,
+            ptr::null::<u8>(),
+            0,
+            0,
+            0,
+        )
+    };
+    match check(result) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        other => other.map(drop),
+    }
 }
 
 /// Largest resident set of any process that was waited for, in bytes, and the

@@ -116,12 +116,10 @@ pub fn block_all() -> io::Result<()> {
     Ok(())
 }
 
-/// Default action for every signal and none blocked: what a program expects
-/// to find after exec.
+/// Default actions for the signals that this product or its language runtime
+/// ignores, and none blocked. What the caller ignores (nohup(1)) stays so.
 pub fn reset_all() -> io::Result<()> {
-    for number in 1..=64 {
-        // KILL, STOP and the two that libc keeps for itself refuse; they
-        // already have their default action.
+    for number in [libc::SIGPIPE, libc::SIGTTOU] {
         // SAFETY: SIG_DFL is no function of ours, so nothing can dangle.
         unsafe { libc::signal(number, libc::SIG_DFL) };
     }
@@ -151,7 +149,7 @@ pub fn ignore(number: i32) {
     unsafe { libc::signal(number, libc::SIG_IGN) };
 }
 
-fn set_of(numbers: &[i32]) -> libc::sigset_t {
+pub(crate) fn set_of(numbers: &[i32]) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `sigemptyset` initialises the set; `sigaddset` takes a valid
     // one and refuses numbers that are no signals.

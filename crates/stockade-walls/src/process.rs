@@ -7,23 +7,21 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use stockade_launch::wire::{self, Assignment, Report, Request, Watch};
 use stockade_policy::facts::ControlGroups;
-use stockade_policy::plan::{Action, Plan};
+use stockade_policy::plan::{Action, Form, Plan};
 use stockade_sys::process::{Child, Forked, Namespaces, fork_into};
-use stockade_sys::rustix::fs::{Mode, OFlags, openat, stat};
+use stockade_sys::rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, openat, stat};
 use stockade_sys::rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags,
-    SocketType, recvmsg, send, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
+    socketpair,
 };
 use stockade_sys::rustix::process::{
-    DumpableBehavior, Signal, WaitId, WaitIdOptions, pidfd_send_signal,
-    set_dumpable_behavior, waitid,
+    DumpableBehavior, Signal, WaitId, WaitIdOptions, pidfd_send_signal, set_dumpable_behavior,
+    waitid,
 };
 
 use crate::control_group::{ControlGroup, Counted};
 use crate::{WallError, lower};
-
-/// How often the launcher samples what no control group holds, in ms.
-const WATCH_INTERVAL_MS: u32 = 100;
 
 /// The child's end of a standard stream.
 #[derive(Debug)]
@@ -34,11 +32,31 @@ pub enum ChildStream {
     Terminal,
 }
 
-/// What a start needs besides the plan.
+/// Who the sandbox runs as: the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub uid: u32,
+    pub gid: u32,
+    /// Map all ids onto themselves, not only the caller's.
+    pub every_id: bool,
+}
+
+/// A forked launcher that waits for its assignment. Made before the plan is
+/// known, so that the kernel makes the namespaces meanwhile. Dropping it kills
+/// it.
+#[derive(Debug)]
+pub struct Embryo {
+    sandbox: Sandbox,
+    namespaces: Namespaces,
+    streams: [wire::Stream; 3],
+    /// What shows that the id maps are in place.
+    mapped: io::Result<String>,
+}
+
+/// What a start needs besides the launcher.
 pub struct Start<'a> {
     pub plan: &'a Plan,
     pub control_groups: &'a ControlGroups,
-    pub streams: [ChildStream; 3],
     /// Test aid: make this step of the plan fail.
     pub fail_at: Option<usize>,
 }
@@ -72,46 +90,83 @@ pub struct Sandbox {
     reaped: bool,
 }
 
-/// Sets a sandbox up to the gate.
-pub fn start(start: Start<'_>) -> Result<AtGate, WallError> {
+impl Embryo {
+    /// Forks the launcher, which inherits `streams`, and maps the ids.
+    ///
+    /// Afterwards this process is not dumpable. It cannot be so earlier:
+    /// /proc/PID/uid_map of a child forked from a process that is not dumpable
+    /// belongs to root.
+    pub fn fork(form: Form, identity: Identity, streams: [ChildStream; 3]) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let (control, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let namespaces = match form {
+            Form::Namespaces => Namespaces::Own,
+            Form::LandlockOnly => Namespaces::None,
+        };
+        set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+        let Child { pid, pidfd } = match fork_into(namespaces)? {
+            Forked::Child => stockade_launch::launch(theirs, namespaces),
+            Forked::Parent(child) => child,
+        };
+        let mapped = match namespaces {
+            Namespaces::Own => map_ids(pid, identity),
+            Namespaces::None => Ok("no namespace, no map".into()),
+        };
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        Ok(Self {
+            sandbox: Sandbox {
+                child: pidfd,
+                pid,
+                control,
+                group: None,
+                reaped: false,
+            },
+            namespaces,
+            streams: streams.each_ref().map(|stream| match stream {
+                ChildStream::Null => wire::Stream::Null,
+                ChildStream::Terminal => wire::Stream::Terminal,
+                ChildStream::Descriptor(fd) => wire::Stream::Descriptor(fd.as_raw_fd()),
+            }),
+            mapped,
+        })
+    }
+}
+
+/// Sets a sandbox up to the gate. `embryo` is the outcome of [`Embryo::fork`]
+/// for the form of this plan.
+pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<AtGate, WallError> {
     let plan = start.plan;
-    let (control, theirs) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(|error| WallError::system("socketpair")(error.into()))?;
-    let group = if has(plan, |action| matches!(action, Action::JoinControlGroup)) {
-        ControlGroup::create(start.control_groups, &plan.limits)
-            .map_err(|error| step_failed(plan, &error, |action| matches!(action, Action::JoinControlGroup)))?
-    } else {
-        None
-    };
-    let assignment = assignment(&start, group.is_some())?;
-    let namespaces = if has(plan, |action| matches!(action, Action::CloneNamespaces)) {
-        Namespaces::All
-    } else {
-        Namespaces::None
-    };
-    let forked = fork_into(namespaces).map_err(|error| {
+    let mut embryo = embryo.map_err(|error| {
         step_failed(plan, &error, |action| {
             matches!(action, Action::CloneNamespaces | Action::Fork)
         })
     })?;
-    let child = match forked {
-        Forked::Child => stockade_launch::launch(theirs, &assignment),
-        Forked::Parent(child) => child,
+    let wanted = match plan.form {
+        Form::Namespaces => Namespaces::Own,
+        Form::LandlockOnly => Namespaces::None,
     };
-    drop(theirs);
-    drop(start.streams);
-    let Child { pid, pidfd } = child;
+    if embryo.namespaces != wanted {
+        return Err(WallError::Protocol(
+            "the launcher was forked for another form".into(),
+        ));
+    }
+    if has(plan, |action| matches!(action, Action::JoinControlGroup)) {
+        embryo.sandbox.group =
+            ControlGroup::create(start.control_groups, &plan.limits).map_err(|error| {
+                step_failed(plan, &error, |action| {
+                    matches!(action, Action::JoinControlGroup)
+                })
+            })?;
+    }
+    let assignment = assignment(&start, &embryo)?;
     let mut gate = AtGate {
-        sandbox: Sandbox { child: pidfd, pid, control, group, reaped: false },
+        sandbox: embryo.sandbox,
         evidence: Vec::with_capacity(plan.steps.len()),
         terminal: None,
     };
-    gate.supervise(plan, start.fail_at)?;
+    gate.supervise(plan, embryo.mapped, start.fail_at)?;
+    gate.sandbox.begin(&assignment)?;
     gate.await_ready(plan)?;
     Ok(gate)
 }
@@ -122,28 +177,40 @@ fn has(plan: &Plan, which: impl Fn(&Action) -> bool) -> bool {
 
 /// The failure of the first step that `which` names.
 fn step_failed(plan: &Plan, error: &io::Error, which: impl Fn(&Action) -> bool) -> WallError {
-    let index = plan.steps.iter().position(|step| which(&step.action)).unwrap_or(0);
-    step_error(plan, index, error.to_string(), error.raw_os_error().unwrap_or(0))
+    let index = plan
+        .steps
+        .iter()
+        .position(|step| which(&step.action))
+        .unwrap_or(0);
+    step_error(
+        plan,
+        index,
+        error.to_string(),
+        error.raw_os_error().unwrap_or(0),
+    )
 }
 
 fn step_error(plan: &Plan, index: usize, detail: String, errno: i32) -> WallError {
-    let name = plan.steps.get(index).map_or_else(|| "unknown".into(), |step| step.name.clone());
-    WallError::Step { index, name, detail, errno }
+    let name = plan
+        .steps
+        .get(index)
+        .map_or_else(|| "unknown".into(), |step| step.name.clone());
+    WallError::Step {
+        index,
+        name,
+        detail,
+        errno,
+    }
 }
 
-fn assignment(start: &Start<'_>, grouped: bool) -> Result<Vec<u8>, WallError> {
+fn assignment(start: &Start<'_>, embryo: &Embryo) -> Result<Vec<u8>, WallError> {
     let plan = start.plan;
-    let streams = start.streams.each_ref().map(|stream| match stream {
-        ChildStream::Null => wire::Stream::Null,
-        ChildStream::Terminal => wire::Stream::Terminal,
-        ChildStream::Descriptor(fd) => wire::Stream::Descriptor(fd.as_raw_fd()),
-    });
     // A control group holds memory and processes exactly; without one the
     // launcher samples.
+    let grouped = embryo.sandbox.group.is_some();
     let watch = Watch {
         memory_bytes_max: plan.limits.memory_bytes.filter(|_| !grouped),
         processes_max: plan.limits.processes.filter(|_| !grouped),
-        interval_ms: WATCH_INTERVAL_MS,
     };
     Assignment {
         version: wire::VERSION,
@@ -151,7 +218,7 @@ fn assignment(start: &Start<'_>, grouped: bool) -> Result<Vec<u8>, WallError> {
         argv: plan.command.argv.clone(),
         environment: plan.command.environment.clone(),
         umask: plan.umask,
-        streams,
+        streams: embryo.streams,
         watch,
         fail_at: start.fail_at.map(|step| step as u32),
     }
@@ -170,8 +237,14 @@ fn own_namespaces() -> Result<wire::NamespaceIds, WallError> {
 }
 
 impl AtGate {
-    /// Performs the supervisor's steps and tells the launcher to begin.
-    fn supervise(&mut self, plan: &Plan, fail_at: Option<usize>) -> Result<(), WallError> {
+    /// Performs the supervisor's steps.
+    fn supervise(
+        &mut self,
+        plan: &Plan,
+        mapped: io::Result<String>,
+        fail_at: Option<usize>,
+    ) -> Result<(), WallError> {
+        let mut mapped = Some(mapped);
         for (index, step) in plan.steps.iter().enumerate() {
             let done = match &step.action {
                 Action::CloneNamespaces => Ok("clone3 made the namespaces".to_string()),
@@ -179,7 +252,10 @@ impl AtGate {
                 Action::PrivateStreams => {
                     Ok("standard streams are pipes or a terminal of our own".into())
                 }
-                Action::MapIds { every_id } => map_ids(self.sandbox.pid, plan, *every_id),
+                Action::MapIds { .. } => match mapped.take() {
+                    Some(mapped) => mapped,
+                    None => Err(io::Error::other("the ids are mapped once")),
+                },
                 Action::JoinControlGroup => match &self.sandbox.group {
                     Some(group) => group.join(self.sandbox.pid),
                     None => Err(io::Error::other("there is no control group to join")),
@@ -192,16 +268,19 @@ impl AtGate {
                 done
             };
             let detail = done.map_err(|error| {
-                step_error(plan, index, error.to_string(), error.raw_os_error().unwrap_or(0))
+                step_error(
+                    plan,
+                    index,
+                    error.to_string(),
+                    error.raw_os_error().unwrap_or(0),
+                )
             })?;
-            self.evidence.push(Evidence { step: index, detail });
+            self.evidence.push(Evidence {
+                step: index,
+                detail,
+            });
         }
-        // From here on this process holds what the sandbox must not read. It
-        // could not be done earlier: /proc/PID/uid_map of a child of a process
-        // that is not dumpable belongs to root.
-        set_dumpable_behavior(DumpableBehavior::NotDumpable)
-            .map_err(|error| WallError::system("prctl PR_SET_DUMPABLE")(error.into()))?;
-        self.sandbox.request(&Request::Begin)
+        Ok(())
     }
 
     fn await_ready(&mut self, plan: &Plan) -> Result<(), WallError> {
@@ -209,14 +288,19 @@ impl AtGate {
         match report {
             Some(Report::Ready { evidence }) => {
                 for wire::Evidence { index, detail } in evidence {
-                    self.evidence.push(Evidence { step: index as usize, detail });
+                    self.evidence.push(Evidence {
+                        step: index as usize,
+                        detail,
+                    });
                 }
                 self.terminal = attached;
                 Ok(())
             }
-            Some(Report::StepFailed { index, errno, detail }) => {
-                Err(step_error(plan, index as usize, detail, errno))
-            }
+            Some(Report::StepFailed {
+                index,
+                errno,
+                detail,
+            }) => Err(step_error(plan, index as usize, detail, errno)),
             Some(other) => Err(WallError::Protocol(format!("{other:?} before the gate"))),
             None => Err(WallError::LauncherGone),
         }
@@ -230,7 +314,11 @@ impl AtGate {
                 *slot = true;
             }
         }
-        seen.iter().enumerate().filter(|(_, seen)| !**seen).map(|(index, _)| index).collect()
+        seen.iter()
+            .enumerate()
+            .filter(|(_, seen)| !**seen)
+            .map(|(index, _)| index)
+            .collect()
     }
 
     /// Process id of the sandbox's init, as seen outside.
@@ -286,6 +374,31 @@ impl Sandbox {
         self.group.as_ref().map(ControlGroup::counted)
     }
 
+    /// Hands the assignment over in a memory file and says to begin.
+    fn begin(&self, assignment: &[u8]) -> Result<(), WallError> {
+        let flags = MemfdFlags::CLOEXEC;
+        let file = memfd_create("stockade-plan", flags)
+            .map_err(|error| WallError::system("memfd_create")(error.into()))?;
+        std::fs::File::from(file.try_clone().map_err(WallError::system("dup"))?)
+            .write_all(assignment)
+            .map_err(WallError::system("write of the plan"))?;
+        let bytes = wire::encode_message(&Request::Begin)
+            .map_err(|error| WallError::Protocol(error.to_string()))?;
+        let mut space = [MaybeUninit::uninit(); stockade_sys::rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let attached = [file.as_fd()];
+        if !ancillary.push(SendAncillaryMessage::ScmRights(&attached)) {
+            return Err(WallError::Protocol(
+                "no room for the plan's descriptor".into(),
+            ));
+        }
+        let parts = [io::IoSlice::new(&bytes)];
+        match sendmsg(&self.control, &parts, &mut ancillary, SendFlags::NOSIGNAL) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(WallError::LauncherGone),
+        }
+    }
+
     fn request(&self, request: &Request) -> Result<(), WallError> {
         let bytes = wire::encode_message(request)
             .map_err(|error| WallError::Protocol(error.to_string()))?;
@@ -296,7 +409,18 @@ impl Sandbox {
     }
 
     fn receive_with_descriptor(&self) -> Result<(Option<Report>, Option<OwnedFd>), WallError> {
-        let mut buffer = vec![0u8; wire::MESSAGE_BYTES_MAX];
+        // The length first: a buffer for the longest message would touch many
+        // pages for most messages' few bytes.
+        let peek = RecvFlags::PEEK | RecvFlags::TRUNC;
+        let length = match recv(&self.control, &mut [0u8; 0][..], peek) {
+            Ok((_, length)) => length,
+            Err(error) if error == stockade_sys::rustix::io::Errno::CONNRESET => 0,
+            Err(error) => return Err(WallError::system("recv")(error.into())),
+        };
+        if length == 0 {
+            return Ok((None, None));
+        }
+        let mut buffer = vec![0u8; length.min(wire::MESSAGE_BYTES_MAX)];
         let mut space = [MaybeUninit::uninit(); stockade_sys::rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received = recvmsg(
@@ -333,9 +457,9 @@ impl Drop for Sandbox {
 
 /// Writes the id maps of a child's new user namespace (user_namespaces(7)) and
 /// reads them back.
-fn map_ids(pid: u32, plan: &Plan, every_id: bool) -> io::Result<String> {
+fn map_ids(pid: u32, identity: Identity) -> io::Result<String> {
     let process = open_process(pid)?;
-    if every_id {
+    if identity.every_id {
         let uids = own_map("uid_map")?;
         let gids = own_map("gid_map")?;
         write_at(&process, "uid_map", &uids)?;
@@ -345,19 +469,32 @@ fn map_ids(pid: u32, plan: &Plan, every_id: bool) -> io::Result<String> {
     // Without this an unprivileged process could use setgroups(2) to drop a
     // group that denies it access (CVE-2014-8989); the kernel insists.
     write_at(&process, "setgroups", "deny")?;
-    write_at(&process, "uid_map", &format!("{0} {0} 1\n", plan.uid))?;
-    write_at(&process, "gid_map", &format!("{0} {0} 1\n", plan.gid))?;
-    Ok(format!("only user {} and group {} are mapped", plan.uid, plan.gid))
+    write_at(&process, "uid_map", &format!("{0} {0} 1\n", identity.uid))?;
+    write_at(&process, "gid_map", &format!("{0} {0} 1\n", identity.gid))?;
+    Ok(format!(
+        "only user {} and group {} are mapped",
+        identity.uid, identity.gid
+    ))
 }
 
 /// /proc/PID of a child that cannot have been reaped yet, so the number is its.
 fn open_process(pid: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(openat(stockade_sys::rustix::fs::CWD, format!("/proc/{pid}"), flags, Mode::empty())?)
+    Ok(openat(
+        stockade_sys::rustix::fs::CWD,
+        format!("/proc/{pid}"),
+        flags,
+        Mode::empty(),
+    )?)
 }
 
 fn write_at(process: &OwnedFd, name: &str, content: &str) -> io::Result<()> {
-    let file = openat(process, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let file = openat(
+        process,
+        name,
+        OFlags::WRONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     std::fs::File::from(file).write_all(content.as_bytes())
 }
 

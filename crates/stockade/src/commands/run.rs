@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use serde_json::json;
 use stockade_engine::outcome::{End, EXIT_REFUSED};
-use stockade_engine::run::{Corpus, Finished, Planned, Refusal, Request, plan, run as run_planned};
+use stockade_engine::run::{Corpus, Finished, Planned, Prepared, Refusal, Request, plan, run as run_planned};
 
 use super::options::PolicyOptions;
 use crate::show;
@@ -111,6 +111,7 @@ pub fn perform(request: &Request, report: Option<&Path>, voice: Voice) -> anyhow
 }
 
 fn attempt(request: &Request, voice: Voice) -> Result<(Planned, Finished), Refusal> {
+    let prepared = Prepared::new()?;
     let planned = plan(request)?;
     if voice != Voice::Quiet {
         for note in &planned.plan.notes {
@@ -122,7 +123,7 @@ fn attempt(request: &Request, voice: Voice) -> Result<(Planned, Finished), Refus
             show::line(&format!("stockade: {guarantee}: {}", held(hold)));
         }
     }
-    let finished = run_planned(request, &planned)?;
+    let finished = run_planned(request, &planned, prepared)?;
     if voice != Voice::Quiet {
         say_how_it_ended(&finished);
     }
