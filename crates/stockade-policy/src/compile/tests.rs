@@ -112,7 +112,7 @@ fn an_ordinary_user() {
             mask /proc/key-users built-in.keys
             mask /proc/keys built-in.keys
             FS6 loses: in the workspace writes are limited only by the disk
-            PR7 loses: limits are best effort, and memory that is shared or in files without a name is not counted: no delegated control group
+            PR7 loses: limits are best effort, and of shared memory the growth on the whole machine counts: no delegated control group
         "#]],
     );
 }
@@ -279,7 +279,7 @@ fn landlock_only_says_what_it_loses() {
             FS6 loses: there are no private directories; only single files have a limit
             PR3 loses: processes outside can be seen, though not traced or signalled
             PR4 loses: a process that leaves its session can outlive the run
-            PR7 loses: limits are best effort, and memory that is shared or in files without a name is not counted: no delegated control group
+            PR7 loses: limits are best effort, and of shared memory the growth on the whole machine counts: no delegated control group
             PR8 loses: System V objects and message queues are shared with the user's own
             EP1 loses: there is no private /tmp, /dev/shm, /run or home
             note: this form has no namespaces: no private /tmp, no process table of its own, no loopback, no new terminals

@@ -118,7 +118,7 @@ fn a_page_for_people() {
                          by: private streams, Landlock on /proc/self/fd, no TIOCSTI or TIOCLINUX
           PR7  in part   memory, processes, CPU, wall time and open files are limited, and a limit that was hit is named
                          by: rlimits for each process, processor affinity, a wall-time clock and a watchdog
-                         lost: limits are best effort, and memory that is shared or in files without a name is not counted: no delegated control group
+                         lost: limits are best effort, and of shared memory the growth on the whole machine counts: no delegated control group
           PR8  held      kernel objects without a path are private
                          by: ipc and network namespaces; key rings are refused by the system call filter
           NT1  held      nothing leaves except through the egress proxy
