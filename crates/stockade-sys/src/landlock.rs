@@ -10,16 +10,22 @@ const RULE_PATH_BENEATH: u32 = 1;
 
 /// ABI of this kernel's Landlock; 0 when it is missing or switched off.
 pub fn abi() -> u32 {
+    version().unwrap_or(0)
+}
+
+/// ABI of this kernel's Landlock. `ENOSYS` when the kernel was built without
+/// it, `EOPNOTSUPP` when it was left out at boot.
+pub fn version() -> io::Result<u32> {
     // SAFETY: with a null attribute and the VERSION flag the call only reports.
-    let version = unsafe {
+    let version = check(unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
             std::ptr::null::<u8>(),
             0usize,
             CREATE_RULESET_VERSION,
         )
-    };
-    u32::try_from(version).unwrap_or(0)
+    })?;
+    Ok(version as u32)
 }
 
 /// Rights that a ruleset handles: everything handled is denied unless a rule

@@ -43,9 +43,10 @@ impl ControlGroup {
         let name = format!("{PREFIX}{}", std::process::id());
         let (version, places) = match groups {
             ControlGroups::None { .. } => return Ok(None),
-            ControlGroups::V2 { directory, .. } => {
-                (Version::Two, vec![(String::new(), directory.as_path().join(&name))])
-            }
+            ControlGroups::V2 { directory, .. } => (
+                Version::Two,
+                vec![(String::new(), directory.as_path().join(&name))],
+            ),
             ControlGroups::V1 { directories } => (
                 Version::One,
                 directories
@@ -56,7 +57,10 @@ impl ControlGroup {
                     .collect(),
             ),
         };
-        let mut group = Self { version, directories: Vec::new() };
+        let mut group = Self {
+            version,
+            directories: Vec::new(),
+        };
         for (controller, directory) in places {
             if let Some(parent) = directory.parent() {
                 remove_stale(parent);
@@ -69,9 +73,27 @@ impl ControlGroup {
         Ok(Some(group))
     }
 
+    /// Makes a group and removes it again, to see that it can be done.
+    pub fn probe(groups: &ControlGroups) -> io::Result<()> {
+        let limits = Limits {
+            memory_bytes: Some(1 << 30),
+            processes: Some(64),
+            cpu_percent: None,
+            cpu_seconds: None,
+            wall_time_ms: None,
+            open_files: None,
+            file_bytes: None,
+            disk_bytes: 0,
+            disk_inodes: 0,
+            exact: true,
+        };
+        Self::create(groups, &limits).map(drop)
+    }
+
     fn set(&self, limits: &Limits) -> io::Result<()> {
-        let cpu_quota =
-            limits.cpu_percent.map(|percent| u64::from(percent) * CPU_PERIOD_MICROS / 100);
+        let cpu_quota = limits
+            .cpu_percent
+            .map(|percent| u64::from(percent) * CPU_PERIOD_MICROS / 100);
         match self.version {
             Version::Two => {
                 if let Some(bytes) = limits.memory_bytes {
@@ -113,11 +135,18 @@ impl ControlGroup {
                 return Err(io::Error::other("the process is not listed in its group"));
             }
         }
-        let names: Vec<&str> =
-            self.directories.iter().map(|(name, _)| name.as_str()).filter(|name| !name.is_empty()).collect();
+        let names: Vec<&str> = self
+            .directories
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .filter(|name| !name.is_empty())
+            .collect();
         Ok(match self.version {
             Version::Two => "listed in a cgroup v2 group of its own".into(),
-            Version::One => format!("listed in cgroup v1 groups of its own: {}", names.join(", ")),
+            Version::One => format!(
+                "listed in cgroup v1 groups of its own: {}",
+                names.join(", ")
+            ),
         })
     }
 
@@ -163,7 +192,11 @@ impl ControlGroup {
     fn read_field(&self, controller: &str, file: &str, field: &str) -> Option<u64> {
         self.read(controller, file)?.lines().find_map(|line| {
             let (name, value) = line.split_once(' ')?;
-            if name == field { value.trim().parse().ok() } else { None }
+            if name == field {
+                value.trim().parse().ok()
+            } else {
+                None
+            }
         })
     }
 }
@@ -193,10 +226,14 @@ fn remove_when_empty(directory: &std::path::Path) {
 /// Removes groups that a killed supervisor left behind. A group with a process
 /// in it cannot be removed, so a living sandbox is never touched.
 fn remove_stale(parent: &std::path::Path) {
-    let Ok(entries) = fs::read_dir(parent) else { return };
+    let Ok(entries) = fs::read_dir(parent) else {
+        return;
+    };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
+        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
+            continue;
+        };
         let supervisor_lives = pid
             .parse::<i32>()
             .ok()

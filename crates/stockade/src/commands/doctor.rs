@@ -41,8 +41,16 @@ pub struct InsideArgs {
 
 /// Examines the machine, or attacks.
 pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
-    let format = if arguments.json { Format::Json } else { Format::Text };
-    if arguments.attack { attack::run(format) } else { examine::run(format) }
+    let format = if arguments.json {
+        Format::Json
+    } else {
+        Format::Text
+    };
+    if arguments.attack {
+        attack::run(format)
+    } else {
+        examine::run(format)
+    }
 }
 
 /// Runs attacks; this process is inside a sandbox.

@@ -1,0 +1,253 @@
+//! `stockade doctor`: what it finds on this machine and on crippled ones, and
+//! the hostile corpus, of which nothing may escape.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use stockade_testkit::{World, binary, has_program, skip};
+
+/// What the process wall promises.
+const PROMISED: [&str; 17] = [
+    "FS1", "FS2", "FS3", "FS5", "FS6", "PR1", "PR2", "PR3", "PR4", "PR5", "PR6", "PR7", "PR8",
+    "NT1", "EP1", "AU1", "AU2",
+];
+
+fn doctor(world: &World, arguments: &[&str]) -> Output {
+    let mut command = world.stockade();
+    command.arg("doctor").args(arguments).stdin(Stdio::null());
+    command.output().expect("stockade starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(output: &Output) -> Value {
+    let found = serde_json::from_slice(&output.stdout);
+    found
+        .unwrap_or_else(|error| panic!("{error}: {}{}", text(&output.stdout), text(&output.stderr)))
+}
+
+fn check<'a>(found: &'a Value, name: &str) -> &'a Value {
+    let checks = found["checks"].as_array().expect("a list of checks");
+    let check = checks.iter().find(|check| check["name"] == name);
+    check.unwrap_or_else(|| panic!("no check is called {name}: {found:#}"))
+}
+
+#[test]
+fn a_machine_that_can_run_commands_says_what_holds_each_guarantee() {
+    let world = World::new();
+    let output = doctor(&world, &[]);
+    let page = text(&output.stdout);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{page}{}",
+        text(&output.stderr)
+    );
+    for guarantee in PROMISED {
+        let held = format!("\n{guarantee} held ");
+        assert_eq!(page.matches(&held).count(), 1, "{guarantee}: {page}");
+    }
+    assert!(page.ends_with("Commands can run here.\n"), "{page}");
+
+    let found = json(&doctor(&world, &["--json"]));
+    assert_eq!(found["ready"], true);
+    assert_eq!(found["landlock_only"], Value::Null);
+    for name in [
+        "kernel",
+        "fork",
+        "landlock",
+        "seccomp",
+        "devices",
+        "state",
+        "namespaces",
+    ] {
+        assert_eq!(check(&found, name)["works"], true, "{found:#}");
+    }
+    assert_eq!(check(&found, "rehearsal")["works"], true, "{found:#}");
+    let guarantees = found["guarantees"]
+        .as_array()
+        .expect("a list of guarantees");
+    for guarantee in PROMISED {
+        let row = guarantees.iter().find(|row| row["id"] == guarantee);
+        let status = row.and_then(|row| row["status"].as_str());
+        assert!(
+            matches!(status, Some("held" | "partial")),
+            "{guarantee}: {found:#}"
+        );
+    }
+}
+
+#[test]
+fn no_attack_of_the_corpus_escapes() {
+    let world = World::new();
+    let output = doctor(&world, &["--attack", "--json"]);
+    let table = json(&output);
+    let rows = table["rows"].as_array().expect("a list of attacks");
+    let of = |verdict: &str| -> Vec<&Value> {
+        rows.iter()
+            .filter(|row| row["verdict"] == verdict)
+            .collect()
+    };
+    assert_eq!(of("escaped"), Vec::<&Value>::new());
+    let mut stopped: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in of("stopped") {
+        *stopped
+            .entry(row["guarantee"].as_str().expect("an id"))
+            .or_default() += 1;
+    }
+    for guarantee in PROMISED {
+        assert!(
+            stopped.contains_key(guarantee),
+            "nothing attacked {guarantee}: {table:#}"
+        );
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    // Nothing is left behind, and the user's own log says nothing of it.
+    assert!(!world.home.join(".local/state/stockade").exists());
+}
+
+/// Runs a script with `stockade` as `$S` in a new user namespace of the kind
+/// that `flags` ask for; `None` where that cannot be had.
+fn in_namespace(world: &World, test: &str, flags: &[&str], script: &str) -> Option<Output> {
+    if !has_program("unshare") {
+        skip(test, "unshare", "there is no unshare program");
+        return None;
+    }
+    let mut command = Command::new("unshare");
+    command
+        .args(flags)
+        .args(["sh", "-c", script])
+        .current_dir(&world.project)
+        .env_clear();
+    command
+        .env("HOME", &world.home)
+        .env("S", binary())
+        .env("LANG", "C.UTF-8");
+    command
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .stdin(Stdio::null());
+    let output = command.output().expect("unshare starts");
+    if output.status.code() == Some(77) {
+        skip(test, "userns", &text(&output.stderr));
+        return None;
+    }
+    Some(output)
+}
+
+#[test]
+fn user_namespaces_that_are_switched_off_are_named_with_the_setting() {
+    let test = "user_namespaces_that_are_switched_off_are_named_with_the_setting";
+    let world = World::new();
+    let off = "echo 0 > /proc/sys/user/max_user_namespaces || exit 77; ";
+    let flags = ["--user", "--map-root-user"];
+    let script = format!("{off} exec \"$S\" doctor --json");
+    let Some(output) = in_namespace(&world, test, &flags, &script) else {
+        return;
+    };
+    let found = json(&output);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(found["ready"], false);
+    let namespaces = check(&found, "namespaces");
+    let reason = namespaces["reason"].as_str().expect("a reason");
+    assert!(
+        reason.starts_with("user.max_user_namespaces is 0"),
+        "{found:#}"
+    );
+    assert!(
+        namespaces["remedy"]
+            .as_str()
+            .is_some_and(|text| text.contains("sysctl -w"))
+    );
+    let cannot = |id: &str| {
+        let rows = found["guarantees"].as_array().expect("a list");
+        rows.iter()
+            .any(|row| row["id"] == id && row["status"] == "cannot")
+    };
+    assert!(cannot("FS1") && cannot("PR3") && cannot("NT1"), "{found:#}");
+    let other = &found["landlock_only"]["guarantees"];
+    let has_landlock = check(&found, "landlock")["works"] == true;
+    assert_eq!(other.is_array(), has_landlock, "{found:#}");
+
+    // A run says the same, and nothing runs.
+    let script = format!("{off} exec \"$S\" run -- touch ran");
+    let Some(output) = in_namespace(&world, test, &flags, &script) else {
+        return;
+    };
+    assert_eq!(output.status.code(), Some(125));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("cause: user.max_user_namespaces is 0"),
+        "{said}"
+    );
+    assert!(
+        said.contains("\n  remedy: ") && said.contains("landlock-only"),
+        "{said}"
+    );
+    assert!(!world.project.join("ran").exists());
+}
+
+#[test]
+fn a_covered_proc_as_in_a_container_is_recognised() {
+    let test = "a_covered_proc_as_in_a_container_is_recognised";
+    let world = World::new();
+    let flags = [
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+    ];
+    let cover = "mount -t tmpfs none /proc/irq || mount -t tmpfs none /proc/fs || exit 77; ";
+    let script = format!("{cover} exec \"$S\" run -- touch ran");
+    let Some(output) = in_namespace(&world, test, &flags, &script) else {
+        return;
+    };
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(
+        said.contains("parts of the /proc here are covered"),
+        "{said}"
+    );
+    assert!(
+        said.contains("--security-opt systempaths=unconfined"),
+        "{said}"
+    );
+    assert!(!world.project.join("ran").exists());
+}
+
+#[test]
+fn a_filter_of_another_sandbox_is_recognised() {
+    let world = World::new();
+    let program: PathBuf = binary();
+    let path = program.to_str().expect("the path is text").to_owned();
+    let finished = world
+        .run(&["--read", &path], &[path.as_str(), "doctor"])
+        .expect_code(1);
+    let page = finished.stdout;
+    assert!(
+        page.contains("a system call filter lies on this process already"),
+        "{page}"
+    );
+    assert!(page.contains("--security-opt seccomp=unconfined"), "{page}");
+}
+
+#[test]
+fn a_policy_that_cannot_be_used_does_not_hide_what_the_machine_can_do() {
+    let world = World::new();
+    world.policy("nonsense = true\n");
+    let output = doctor(&world, &["--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let found = json(&output);
+    assert_eq!(found["ready"], false);
+    assert_eq!(check(&found, "namespaces")["works"], true);
+    assert!(
+        text(&output.stderr).contains("nonsense"),
+        "{}",
+        text(&output.stderr)
+    );
+}
