@@ -54,8 +54,14 @@ pub struct LayerSource {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("the {what} {path} cannot be used: {error}")]
-    Directory { what: &'static str, path: String, error: std::io::Error },
-    #[error("the current directory cannot be used: {error}\n  remedy: change to a directory that exists")]
+    Directory {
+        what: &'static str,
+        path: String,
+        error: std::io::Error,
+    },
+    #[error(
+        "the current directory cannot be used: {error}\n  remedy: change to a directory that exists"
+    )]
     Current { error: std::io::Error },
     #[error(transparent)]
     State(#[from] StateError),
@@ -65,7 +71,10 @@ pub enum LoadError {
     Discover(#[from] DiscoverError),
     /// The policy is wrong; all problems at once.
     #[error("the policy has {} problem(s)", problems.len())]
-    Problems { problems: Vec<Problem>, sources: Vec<LayerSource> },
+    Problems {
+        problems: Vec<Problem>,
+        sources: Vec<LayerSource>,
+    },
 }
 
 /// Loads the policy for the caller's current directory.
@@ -93,9 +102,19 @@ pub fn load(selection: &Selection) -> Result<Loaded, LoadError> {
         };
         files.push((LayerKind::Project(trust), source));
     }
-    let context = Context { workspace: project.root, home: home.clone() };
+    let context = Context {
+        workspace: project.root,
+        home: home.clone(),
+    };
     let (policy, sources) = policy(files, &selection.settings, &context, &current)?;
-    Ok(Loaded { policy, home, current, state, sources, notes: project.notes })
+    Ok(Loaded {
+        policy,
+        home,
+        current,
+        state,
+        sources,
+        notes: project.notes,
+    })
 }
 
 fn resolve(what: &'static str, path: &Path) -> Result<AbsolutePath, LoadError> {
@@ -129,7 +148,10 @@ fn policy(
             Ok(valid) => layers.push(valid),
             Err(found) => problems.extend(found),
         }
-        sources.push(LayerSource { layer, content: source.content });
+        sources.push(LayerSource {
+            layer,
+            content: source.content,
+        });
     }
     for (name, settings) in command_line_layers(settings) {
         match command_line_layer(name, &settings, context, current) {
@@ -151,8 +173,9 @@ fn policy(
 fn command_line_layers(settings: &[CliSetting]) -> Vec<(&'static str, Vec<&CliSetting>)> {
     const ADDING: [&str; 3] = ["filesystem.read", "filesystem.write", "environment.pass"];
     let named = settings.iter().any(|setting| setting.key == "preset");
-    let (adding, stating): (Vec<_>, Vec<_>) =
-        settings.iter().partition(|setting| named && ADDING.contains(&setting.key));
+    let (adding, stating): (Vec<_>, Vec<_>) = settings
+        .iter()
+        .partition(|setting| named && ADDING.contains(&setting.key));
     let mut layers = vec![("command line", stating), ("command line, added", adding)];
     layers.retain(|(_, settings)| !settings.is_empty());
     layers
@@ -165,14 +188,18 @@ fn command_line_layer(
     current: &AbsolutePath,
 ) -> Result<LayerPolicy, Vec<Problem>> {
     let layer = Layer::new(LayerKind::CommandLine, name);
-    let resolved: Vec<(&'static str, Vec<String>)> =
-        settings.iter().map(|setting| (setting.key, from_current(setting, current))).collect();
+    let resolved: Vec<(&'static str, Vec<String>)> = settings
+        .iter()
+        .map(|setting| (setting.key, from_current(setting, current)))
+        .collect();
     let texts: Vec<(&str, Vec<&str>)> = resolved
         .iter()
         .map(|(key, values)| (*key, values.iter().map(String::as_str).collect()))
         .collect();
-    let wire: Vec<Setting<'_>> =
-        texts.iter().map(|(key, values)| Setting { key, values }).collect();
+    let wire: Vec<Setting<'_>> = texts
+        .iter()
+        .map(|(key, values)| Setting { key, values })
+        .collect();
     document::from_settings(&wire, &layer).and_then(|document| validate(&document, context))
 }
 
@@ -191,7 +218,10 @@ fn from_current(setting: &CliSetting, current: &AbsolutePath) -> Vec<String> {
                 return value.clone();
             }
             let resolved = above(current, value);
-            match resolved.as_ref().map(|path| std::str::from_utf8(path.as_bytes())) {
+            match resolved
+                .as_ref()
+                .map(|path| std::str::from_utf8(path.as_bytes()))
+            {
                 Some(Ok(path)) => path.to_owned(),
                 // Left as it is: validation names what is wrong with it.
                 _ => value.clone(),
@@ -205,7 +235,10 @@ fn from_current(setting: &CliSetting, current: &AbsolutePath) -> Vec<String> {
 fn above(current: &AbsolutePath, value: &str) -> Option<AbsolutePath> {
     let mut base = current.clone();
     let mut rest = value;
-    while let Some(tail) = rest.strip_prefix("..").filter(|tail| matches!(tail.as_bytes(), [] | [b'/', ..])) {
+    while let Some(tail) = rest
+        .strip_prefix("..")
+        .filter(|tail| matches!(tail.as_bytes(), [] | [b'/', ..]))
+    {
         base = base.parent()?;
         rest = tail.trim_start_matches('/');
     }

@@ -119,7 +119,10 @@ impl<'a> Merger<'a> {
             .iter()
             .any(|policy| replaces_default(policy) && list(policy).is_some());
         let mut items = if replaced { Vec::new() } else { default() };
-        let said = self.granting.iter().filter_map(|policy| list(policy).as_ref());
+        let said = self
+            .granting
+            .iter()
+            .filter_map(|policy| list(policy).as_ref());
         items.extend(said.flatten().cloned());
         items
     }

@@ -127,10 +127,13 @@ fn shown(policy: &Policy) -> String {
 
 #[test]
 fn without_layers_the_built_in_default_applies() {
-    check(&[], expect![[r#"
+    check(
+        &[],
+        expect![[r#"
         write /home/u/project  <- built-in filesystem.write[0] (the project)
         read System  <- built-in filesystem.read[0] (what programs need to start)
-    "#]]);
+    "#]],
+    );
     let policy = merged(&[]).unwrap();
     assert!(
         policy
@@ -155,7 +158,9 @@ fn granting_layers_replace_the_default_and_are_united() {
         LayerKind::CommandLine,
         "weaken = ['PR7']\nprocess.form = 'landlock-only'\nprocess.nested_sandbox = true",
     );
-    check(&[user, project, command_line], expect![[r#"
+    check(
+        &[user, project, command_line],
+        expect![[r#"
         write /home/u/project  <- stockade.toml:4 filesystem.write[0] (listed in `filesystem.write`)
         write /home/u/.cache  <- stockade.toml:4 filesystem.write[2] (listed in `filesystem.write`)
         read System  <- user.toml:3 filesystem.read[0] (listed in `filesystem.read`)
@@ -168,7 +173,8 @@ fn granting_layers_replace_the_default_and_are_united() {
         weaken PR7  <- command line:2 weaken[0] (listed in `weaken`)
         nested sandbox  <- command line:4 process.nested_sandbox (listed in `process.nested_sandbox`)
         form landlock-only
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -177,29 +183,43 @@ fn the_command_line_adds_to_what_applies_without_it() {
         LayerKind::CommandLine,
         "[filesystem]\nread = [\"/data\"]\n[environment]\npass = [\"FOO\"]",
     );
-    check(std::slice::from_ref(&also), expect![[r#"
+    check(
+        std::slice::from_ref(&also),
+        expect![[r#"
         write /home/u/project  <- built-in filesystem.write[0] (the project)
         read System  <- built-in filesystem.read[0] (what programs need to start)
         read /data  <- command line:3 filesystem.read[0] (listed in `filesystem.read`)
         pass FOO  <- command line:5 environment.pass[0] (listed in `environment.pass`)
-    "#]]);
+    "#]],
+    );
     let policy = merged(std::slice::from_ref(&also)).unwrap();
-    let passes = |wanted: &str| policy.environment_pass.iter().any(|(name, _)| name == wanted);
+    let passes = |wanted: &str| {
+        policy
+            .environment_pass
+            .iter()
+            .any(|(name, _)| name == wanted)
+    };
     assert!(passes("FOO") && passes("LANG"));
     let preset = layer_named(LayerKind::CommandLine, "preset", "preset = \"read-only\"");
-    check(&[preset, also.clone()], expect![[r#"
+    check(
+        &[preset, also.clone()],
+        expect![[r#"
         read /data  <- command line:3 filesystem.read[0] (listed in `filesystem.read`)
         read System  <- preset:2 filesystem.read[0] (preset "read-only": read the project, write nothing but private directories)
         read /home/u/project  <- preset:2 filesystem.read[1] (preset "read-only": read the project, write nothing but private directories)
         pass FOO  <- command line:5 environment.pass[0] (listed in `environment.pass`)
-    "#]]);
+    "#]],
+    );
     let user = layer(LayerKind::User, "[filesystem]\nread = [\"/opt/x\"]");
-    check(&[user, also], expect![[r#"
+    check(
+        &[user, also],
+        expect![[r#"
         write /home/u/project  <- built-in filesystem.write[0] (the project)
         read /opt/x  <- user.toml:3 filesystem.read[0] (listed in `filesystem.read`)
         read /data  <- command line:3 filesystem.read[0] (listed in `filesystem.read`)
         pass FOO  <- command line:5 environment.pass[0] (listed in `environment.pass`)
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -212,19 +232,25 @@ fn the_organisation_is_a_ceiling_and_grants_nothing() {
         LayerKind::User,
         "weaken = ['PR7']\n[filesystem]\nread = ['system', '~/data']\nwrite = ['.', '~/.cache']\n[network]\nallow = ['a.example', 'b.test']\n[environment]\npass = ['API_URL', 'TERM']\nset = {A = '1'}\n[process]\nnested_sandbox = true\nform = 'landlock-only'",
     );
-    check(&[user, organisation.clone()], expect![[r#"
+    check(
+        &[user, organisation.clone()],
+        expect![[r#"
         write /home/u/project  <- user.toml:5 filesystem.write[0] (listed in `filesystem.write`)
         read /usr  <- user.toml:4, narrowed by organisation.toml:4 filesystem.read[0] (listed in `filesystem.read`)
         read /home/u/data/public  <- user.toml:4, narrowed by organisation.toml:4 filesystem.read[1] (listed in `filesystem.read`)
         reach a.example  <- user.toml:7 network.allow[0] (listed in `network.allow`)
         pass API_URL  <- user.toml:9 environment.pass[0] (listed in `environment.pass`)
         set A=fixed  <- organisation.toml:10 environment.set.A (listed in `environment.set`)
-    "#]]);
-    check(&[organisation], expect![[r#"
+    "#]],
+    );
+    check(
+        &[organisation],
+        expect![[r#"
         write /home/u/project  <- built-in filesystem.write[0] (the project)
         read /usr  <- built-in, narrowed by organisation.toml:4 filesystem.read[0] (what programs need to start)
         set A=fixed  <- organisation.toml:10 environment.set.A (listed in `environment.set`)
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -233,7 +259,9 @@ fn an_untrusted_project_may_take_away() {
         UNTRUSTED,
         "[filesystem]\nwrite = []\nread = ['/usr', '.']\nhide = ['**/.env']\n[environment]\npass = ['PATH']\n[limits]\nmemory = '1GiB'\nprocesses = 64\nwall_time = '1m'\nexact = true",
     );
-    check(&[project], expect![[r#"
+    check(
+        &[project],
+        expect![[r#"
         read /home/u/project  <- built-in filesystem.write[0] (the project)
         read /usr  <- built-in, narrowed by stockade.toml:4 filesystem.read[0] (what programs need to start)
         hide **/.env  <- stockade.toml:5 filesystem.hide[0] (listed in `filesystem.hide`)
@@ -241,7 +269,8 @@ fn an_untrusted_project_may_take_away() {
         processes 64  <- stockade.toml:10 limits.processes (listed in `limits.processes`)
         wall time 60000  <- stockade.toml:11 limits.wall_time (listed in `limits.wall_time`)
         exact limits  <- stockade.toml:12 limits.exact (listed in `limits.exact`)
-    "#]]);
+    "#]],
+    );
     check(
         &[layer(UNTRUSTED, "[filesystem]\nwrite = ['./out']")],
         expect![[r#"
@@ -258,7 +287,9 @@ fn an_untrusted_project_that_widens_is_refused_in_every_point_with_the_remedy() 
         UNTRUSTED,
         "preset = 'build'\nweaken = ['PR7']\n[filesystem]\nwrite = ['.', '~/.cache']\n[network]\nallow = ['a.example']\n[environment]\npass = ['PATH', 'AWS_*']\nset = {A = '1'}\n[process]\nnested_sandbox = true\nform = 'landlock-only'\n[limits]\nmemory = '90%'\nprocesses = 100000\nopen_files = 100000\ndisk = '1TiB'\n",
     );
-    check(std::slice::from_ref(&project), expect![[r#"
+    check(
+        std::slice::from_ref(&project),
+        expect![[r#"
         [untrusted-grant] stockade.toml:2: this file wants to read the set "toolchains", but it is not trusted
           help: a project's own file can only take away; read it, then run `stockade trust` to count stockade.toml as yours
         [untrusted-grant] stockade.toml:3: this file wants to weaken the guarantee PR7, but it is not trusted
@@ -283,18 +314,22 @@ fn an_untrusted_project_that_widens_is_refused_in_every_point_with_the_remedy() 
           help: a project's own file can only take away; read it, then run `stockade trust` to count stockade.toml as yours
         [untrusted-grant] stockade.toml:18: this file wants to raise the limit `disk`, but it is not trusted
           help: a project's own file can only take away; read it, then run `stockade trust` to count stockade.toml as yours
-    "#]]);
+    "#]],
+    );
     let user = layer(
         LayerKind::User,
         "[limits]\nwall_time = '1m'\nmemory = '1GiB'",
     );
     let project = layer(UNTRUSTED, "[limits]\nwall_time = '2m'\nmemory = '2GiB'");
-    check(&[user, project], expect![[r#"
+    check(
+        &[user, project],
+        expect![[r#"
         [untrusted-grant] stockade.toml:3: this file wants to raise the limit `wall_time`, but it is not trusted
           help: a project's own file can only take away; read it, then run `stockade trust` to count stockade.toml as yours
         [untrusted-grant] stockade.toml:4: this file wants to raise the limit `memory`, but it is not trusted
           help: a project's own file can only take away; read it, then run `stockade trust` to count stockade.toml as yours
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -307,14 +342,17 @@ fn an_untrusted_project_may_repeat_what_the_user_grants() {
         UNTRUSTED,
         "preset = 'build'\nnetwork.allow = ['a.example']\nenvironment.set = {A = '1'}\nprocess.nested_sandbox = true",
     );
-    check(&[user, project], expect![[r#"
+    check(
+        &[user, project],
+        expect![[r#"
         write /home/u/project  <- user.toml:2 filesystem.write[0] (preset "build": the default, and the toolchains installed for you)
         read System  <- user.toml:2 filesystem.read[0] (preset "build": the default, and the toolchains installed for you)
         read Toolchains  <- user.toml:2 filesystem.read[1] (preset "build": the default, and the toolchains installed for you)
         reach a.example  <- user.toml:3, narrowed by stockade.toml:3 network.allow[0] (listed in `network.allow`)
         set A=1  <- user.toml:4 environment.set.A (listed in `environment.set`)
         nested sandbox  <- user.toml:5 process.nested_sandbox (listed in `process.nested_sandbox`)
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -331,13 +369,16 @@ fn the_smallest_limit_wins_and_shares_are_kept_beside_bytes() {
         LayerKind::CommandLine,
         "[limits]\nmemory = '8GiB'\nprocesses = 50",
     );
-    check(&[command_line, user, organisation], expect![[r#"
+    check(
+        &[command_line, user, organisation],
+        expect![[r#"
         write /home/u/project  <- built-in filesystem.write[0] (the project)
         read System  <- built-in filesystem.read[0] (what programs need to start)
         memory Least { bytes: 4294967296, percent: 50 }  <- user.toml:3 and organisation.toml:3 limits.memory (listed in `limits.memory`)
         processes 50  <- command line:4 limits.processes (listed in `limits.processes`)
         wall time 600000  <- organisation.toml:5 limits.wall_time (listed in `limits.wall_time`)
-    "#]]);
+    "#]],
+    );
     check(
         &[layer(
             LayerKind::Organisation,
@@ -401,9 +442,12 @@ fn a_preset_fills_in_what_the_file_does_not_say() {
 #[test]
 fn a_layer_given_twice_is_refused() {
     let user = layer(LayerKind::User, "");
-    check(&[user.clone(), user], expect![[r#"
+    check(
+        &[user.clone(), user],
+        expect![[r#"
         [layer-twice] user.toml: this layer is given twice
-    "#]]);
+    "#]],
+    );
 }
 
 const PATHS: &[&str] = &[

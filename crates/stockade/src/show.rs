@@ -50,7 +50,11 @@ fn refusal(refusal: &Refusal) {
 
 /// Shows problems with the lines that they are about.
 pub fn problems(problems: &[Problem], sources: &[LayerSource]) {
-    let renderer = if is_colourful() { Renderer::styled() } else { Renderer::plain() };
+    let renderer = if is_colourful() {
+        Renderer::styled()
+    } else {
+        Renderer::plain()
+    };
     for problem in problems {
         let source = sources
             .iter()
@@ -62,10 +66,9 @@ pub fn problems(problems: &[Problem], sources: &[LayerSource]) {
                     .line_start(1)
                     .path(&problem.layer.name)
                     .annotation(AnnotationKind::Primary.span(span.clone()));
-                let mut group = Group::with_title(
-                    Level::ERROR.primary_title(&problem.message).id(problem.id),
-                )
-                .element(snippet);
+                let mut group =
+                    Group::with_title(Level::ERROR.primary_title(&problem.message).id(problem.id))
+                        .element(snippet);
                 if let Some(help) = &problem.help {
                     group = group.element(Level::HELP.message(help));
                 }

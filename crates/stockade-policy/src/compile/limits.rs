@@ -257,10 +257,13 @@ fn check_exact(policy: &Policy, facts: &Facts, limits: &Limits, findings: &mut F
             ),
             format!("{remedy}; or remove limits.exact"),
         ),
-        None => findings.lose(Guarantee::PR7, format!(
+        None => findings.lose(
+            Guarantee::PR7,
+            format!(
                 "limits are best effort, and of shared memory the growth on the whole machine \
                  counts: {reason}"
-            )),
+            ),
+        ),
     }
 }
 

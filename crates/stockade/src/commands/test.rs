@@ -85,23 +85,37 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
                     "  rule   {} ({}): {}",
                     denial.rule.id, denial.rule.origin, denial.rule.reason
                 );
-                let remedy = denial.remedy().unwrap_or_else(|| "no policy of yours can".into());
+                let remedy = denial
+                    .remedy()
+                    .unwrap_or_else(|| "no policy of yours can".into());
                 println!("  allow  {}", remedy.replace('\n', "\n         "));
             }
         }
     }
     let allowed = matches!(decision, Decision::Permit { .. });
-    Ok(if allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if allowed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn question(arguments: &Args) -> anyhow::Result<Question> {
     if matches!(arguments.action, Action::Connect) {
-        let text = arguments.target.to_str().context("a host name is plain ASCII")?;
+        let text = arguments
+            .target
+            .to_str()
+            .context("a host name is plain ASCII")?;
         let Some((host, port)) = text.rsplit_once(':') else {
             bail!("`{text}` is no HOST:PORT");
         };
-        let port = port.parse().with_context(|| format!("`{port}` is no port"))?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = port
+            .parse()
+            .with_context(|| format!("`{port}` is no port"))?;
+        let host = host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
         return Ok(Question::Connect { host, port });
     }
     let path = resolve(&arguments.target)?;
