@@ -232,7 +232,7 @@ fn rehearse(planned: &Planned, examination: &mut Examination) {
     let streams = [ChildStream::Null, ChildStream::Null, ChildStream::Null];
     let embryo = probe::identity()
         .map_err(std::io::Error::other)
-        .and_then(|identity| Embryo::fork(plan.form, identity, streams));
+        .and_then(|identity| Embryo::fork(plan.form, identity, streams, &[]));
     let outcome = process_wall::start(embryo, start).map(|gate| gate.missing_evidence(plan));
     let (seen, failed) = match outcome {
         Ok(missing) if missing.is_empty() => {
@@ -298,28 +298,41 @@ fn standing(hold: &Hold, failed: &[usize], cause: Option<&Cause>) -> Standing {
 fn overlay(request: &Request, items: &[Unenforceable]) -> Vec<(Guarantee, Standing)> {
     let otherwise = plan_with(request, Ability::Yes).ok();
     let planned = |guarantee: Guarantee| {
-        let guarantees = otherwise
+        let mut guarantees = otherwise
             .iter()
             .flat_map(|planned| &planned.plan.guarantees);
-        guarantees
-            .filter(|(one, _)| *one == guarantee)
-            .map(|(_, hold)| hold.clone())
-            .next()
+        let found = guarantees.find(|(one, _)| *one == guarantee);
+        found.map(|(_, hold)| hold.clone())
     };
-    let standing =
-        |guarantee: Guarantee| match items.iter().find(|item| item.guarantee == guarantee) {
-            Some(item) => Standing::Cannot {
-                reason: item.reason.clone(),
-                remedy: item.remedy.clone(),
-            },
-            None => Standing::Planned(planned(guarantee).unwrap_or_else(|| Hold::NotHeld {
-                because: "there is no plan on this machine for the policy as it stands".into(),
-            })),
-        };
-    Guarantee::ALL
-        .iter()
-        .map(|&guarantee| (guarantee, standing(guarantee)))
+    let standing = |guarantee: Guarantee| {
+        let refused: Vec<&Unenforceable> = items
+            .iter()
+            .filter(|item| item.guarantee == guarantee)
+            .collect();
+        if refused.is_empty() {
+            return Standing::Planned(planned(guarantee).unwrap_or_else(|| Hold::NotHeld {
+                because: "there is no plan for this directory under this policy".into(),
+            }));
+        }
+        Standing::Cannot {
+            reason: joined(refused.iter().map(|item| &item.reason)),
+            remedy: joined(refused.iter().map(|item| &item.remedy)),
+        }
+    };
+    let all = Guarantee::ALL.iter();
+    all.map(|&guarantee| (guarantee, standing(guarantee)))
         .collect()
+}
+
+/// The distinct texts, in their order.
+fn joined<'a>(texts: impl Iterator<Item = &'a String>) -> String {
+    let mut distinct: Vec<&str> = Vec::new();
+    for text in texts {
+        if !distinct.contains(&text.as_str()) {
+            distinct.push(text);
+        }
+    }
+    distinct.join("; ")
 }
 
 /// What the form without namespaces would hold, and what has to be weakened

@@ -102,7 +102,6 @@ pub struct Prepared {
     streams: streams::Prepared,
     signals: Signals,
     embryo: std::io::Result<Embryo>,
-    form: Form,
 }
 
 impl Prepared {
@@ -112,23 +111,29 @@ impl Prepared {
         let mut streams = streams::prepare().map_err(system("the standard streams"))?;
         let signals = Signals::take_over(&handled_signals()).map_err(system("signals"))?;
         signal::ignore(signal::PIPE);
-        let form = Form::Namespaces;
-        let embryo = Embryo::fork(form, probe::identity()?, streams.take_child());
-        Ok(Self { streams, signals, embryo, form })
+        let child = streams.take_child();
+        let (form, identity) = (Form::Namespaces, probe::identity()?);
+        let embryo = Embryo::fork(form, identity, child, &compile::prelude());
+        Ok(Self { streams, signals, embryo })
     }
 
-    /// The launcher for the form that the plan asks for. The other form is
-    /// rare: then the launcher is forked again.
+    /// The launcher for this plan. One that has begun differently is replaced;
+    /// few plans need that.
     fn launcher(&mut self, plan: &Plan) -> Result<std::io::Result<Embryo>, Refusal> {
         let gone = || Err(std::io::Error::other("the launcher was used already"));
         let embryo = std::mem::replace(&mut self.embryo, gone());
-        if plan.form == self.form {
+        let fits = match &embryo {
+            Ok(embryo) => embryo.fits(plan),
+            Err(_) => plan.form == Form::Namespaces,
+        };
+        if fits {
             return Ok(embryo);
         }
         drop(embryo);
         let system = |error| Refusal::System { what: "the standard streams", error };
         self.streams = streams::prepare().map_err(system)?;
-        Ok(Embryo::fork(plan.form, probe::identity()?, self.streams.take_child()))
+        let child = self.streams.take_child();
+        Ok(Embryo::fork(plan.form, probe::identity()?, child, &[]))
     }
 }
 
@@ -301,7 +306,7 @@ fn outcome(
     }
     Outcome {
         run: run.as_str().to_owned(),
-        digest: planned.digest.clone(),
+        digest: planned.digest,
         end,
         limits_hit,
         duration,

@@ -14,7 +14,9 @@ use stockade_sys::process::{self, Change, SignalTarget, Spawn};
 use stockade_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stockade_sys::rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat, statvfs};
 use stockade_sys::rustix::io::Errno;
-use stockade_sys::rustix::process::{ioctl_tiocsctty, setpgid, setsid, umask};
+use stockade_sys::rustix::process::{
+    WaitId, WaitIdOptions, ioctl_tiocsctty, setpgid, setsid, umask, waitid,
+};
 use stockade_sys::{signal, terminal};
 
 use crate::wire::{Assignment, End, Limit, Report, Request, Stream, Usage, Watch};
@@ -26,10 +28,15 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// How fast memory can be filled at most: some 4 GB a second.
 const FILL_BYTES_PER_MS: u64 = 4_000_000;
 
+/// How long processes that the command left may take to finish: time for a
+/// `tee` behind it to write down what it was given.
+const LEFTOVERS_MAX: Duration = Duration::from_millis(500);
+
 /// Runs the command and reports its end.
 pub(crate) fn run(
     control: BorrowedFd<'_>,
     assignment: &Assignment,
+    streams: [Stream; 3],
     terminal: Option<OwnedFd>,
 ) -> io::Result<()> {
     let signals = signal::Signals::take_over(&[signal::CHILD])?;
@@ -41,14 +48,14 @@ pub(crate) fn run(
     if let Some(terminal) = &terminal {
         ioctl_tiocsctty(terminal)?;
     }
-    let command = match start(assignment, terminal.as_ref()) {
+    let command = match start(assignment, streams, terminal.as_ref()) {
         Ok(command) => command,
         Err(error) => {
             let errno = error.raw_os_error().unwrap_or(0);
             return send(control, &Report::NotExecuted { errno }, None);
         }
     };
-    close_streams(assignment);
+    close_streams(streams);
     send(control, &Report::Started, None)?;
     let mut keeper = Keeper {
         control,
@@ -59,6 +66,9 @@ pub(crate) fn run(
         shared_at_start: shared_on_machine(),
     };
     let end = keeper.wait(&signals)?;
+    if !matches!(end, End::Limit(_)) {
+        let_leftovers_finish(&signals)?;
+    }
     keeper.note_full_storage();
     let (largest, cpu_micros) = process::usage_of_children();
     keeper.usage.peak_memory_bytes = keeper.usage.peak_memory_bytes.max(largest);
@@ -73,18 +83,54 @@ pub(crate) fn run(
     )
 }
 
-/// Starts the command; fails with the error of execve(2) if it cannot run.
-fn start(assignment: &Assignment, terminal: Option<&OwnedFd>) -> io::Result<u32> {
-    umask(Mode::from_raw_mode(assignment.umask));
-    let program = Program::of(assignment).ok_or(Errno::INVAL)?;
-    match terminal {
-        Some(terminal) => start_on_terminal(assignment, terminal, &program),
-        None => start_on_pipes(assignment, &program),
+/// Waits a moment for the other processes inside; those that are left after it
+/// end with init.
+fn let_leftovers_finish(signals: &signal::Signals) -> io::Result<()> {
+    let deadline = Instant::now() + LEFTOVERS_MAX;
+    loop {
+        while signals.next()?.is_some() {}
+        while process::reap_one()?.is_some() {}
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || !has_children()? {
+            return Ok(());
+        }
+        let left = Timespec {
+            tv_sec: 0,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&left)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
-fn start_on_pipes(assignment: &Assignment, program: &Program) -> io::Result<u32> {
-    let null = match assignment.streams.contains(&Stream::Null) {
+/// Init adopts every orphan, so its children are all that is left inside.
+fn has_children() -> io::Result<bool> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    match waitid(WaitId::All, options) {
+        Ok(_) => Ok(true),
+        Err(Errno::CHILD) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Starts the command; fails with the error of execve(2) if it cannot run.
+fn start(
+    assignment: &Assignment,
+    streams: [Stream; 3],
+    terminal: Option<&OwnedFd>,
+) -> io::Result<u32> {
+    umask(Mode::from_raw_mode(assignment.umask));
+    let program = Program::of(assignment).ok_or(Errno::INVAL)?;
+    match terminal {
+        Some(terminal) => start_on_terminal(streams, terminal, &program),
+        None => start_on_pipes(streams, &program),
+    }
+}
+
+fn start_on_pipes(streams: [Stream; 3], program: &Program) -> io::Result<u32> {
+    let null = match streams.contains(&Stream::Null) {
         true => Some(openat(
             CWD,
             "/dev/null",
@@ -93,8 +139,8 @@ fn start_on_pipes(assignment: &Assignment, program: &Program) -> io::Result<u32>
         )?),
         false => None,
     };
-    let mut streams = [-1; 3];
-    for (number, stream) in streams.iter_mut().zip(assignment.streams) {
+    let mut numbers = [-1; 3];
+    for (number, stream) in numbers.iter_mut().zip(streams) {
         *number = match (stream, &null) {
             (Stream::Descriptor(source), _) => source,
             (Stream::Null, Some(null)) => null.as_raw_fd(),
@@ -103,6 +149,7 @@ fn start_on_pipes(assignment: &Assignment, program: &Program) -> io::Result<u32>
     }
     program.each(|path, arguments| {
         let environment = &program.environment;
+        let streams = numbers;
         process::spawn(
             path,
             &Spawn {
@@ -118,7 +165,7 @@ fn start_on_pipes(assignment: &Assignment, program: &Program) -> io::Result<u32>
 /// which posix_spawn(3) cannot do everywhere: fork, and report a failed exec
 /// through a pipe.
 fn start_on_terminal(
-    assignment: &Assignment,
+    streams: [Stream; 3],
     terminal: &OwnedFd,
     program: &Program,
 ) -> io::Result<u32> {
@@ -127,7 +174,7 @@ fn start_on_terminal(
     match process::fork()? {
         None => {
             drop(status);
-            let error = match prepare_command(assignment, terminal) {
+            let error = match prepare_command(streams, terminal) {
                 Err(error) => error,
                 Ok(()) => program
                     .each(|path, arguments| -> io::Result<u32> {
@@ -152,11 +199,11 @@ fn start_on_terminal(
     }
 }
 
-fn prepare_command(assignment: &Assignment, terminal: &OwnedFd) -> io::Result<()> {
+fn prepare_command(streams: [Stream; 3], terminal: &OwnedFd) -> io::Result<()> {
     setpgid(None, None)?;
     signal::ignore(signal::TERMINAL_OUTPUT);
     terminal::set_foreground(terminal.as_fd(), std::process::id())?;
-    for (number, stream) in (0i32..).zip(assignment.streams) {
+    for (number, stream) in (0i32..).zip(streams) {
         match stream {
             Stream::Descriptor(source) => process::become_standard(source, number)?,
             Stream::Terminal => process::become_standard(terminal.as_raw_fd(), number)?,
@@ -256,9 +303,8 @@ fn candidates(name: &[u8], environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<u8>> {
 
 /// Closes the launcher's copies of the command's streams, so that a reader
 /// outside sees the end when the command closes them.
-fn close_streams(assignment: &Assignment) {
-    let mut numbers: Vec<i32> = assignment
-        .streams
+fn close_streams(streams: [Stream; 3]) {
+    let mut numbers: Vec<i32> = streams
         .iter()
         .filter_map(|stream| match stream {
             Stream::Descriptor(number) => Some(*number),
@@ -284,7 +330,7 @@ struct Keeper<'a> {
 
 impl Keeper<'_> {
     fn wait(&mut self, signals: &signal::Signals) -> io::Result<End> {
-        let mut next_sample = self.is_watching().then(Instant::now);
+        let mut next_sample = self.is_watching().then(|| Instant::now() + PAUSE_MIN);
         loop {
             let control = self.control;
             let mut descriptors = [

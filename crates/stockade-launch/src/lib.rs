@@ -30,61 +30,90 @@ const EXIT_LAUNCHER_FAILED: i32 = 125;
 struct Failure {
     index: u32,
     error: io::Error,
-    detail: String,
+}
+
+/// What a launcher is given when it is forked, before there is a plan.
+pub struct Birth {
+    pub namespaces: Namespaces,
+    pub streams: [wire::Stream; 3],
+    /// What the plan is expected to begin with.
+    pub prelude: Vec<wire::Action>,
 }
 
 /// Runs the launcher in a freshly forked child and never returns.
 ///
 /// `control` is the child's end of a `SOCK_SEQPACKET` pair, over which the
-/// assignment comes. Descriptors named in its streams must be open already.
-pub fn launch(control: OwnedFd, namespaces: Namespaces) -> ! {
-    let code = match run(control.as_fd(), namespaces) {
+/// assignment comes. Descriptors named in the streams must be open already.
+pub fn launch(control: OwnedFd, birth: &Birth) -> ! {
+    let code = match run(control.as_fd(), birth) {
         Ok(()) => 0,
         Err(_) => EXIT_LAUNCHER_FAILED,
     };
     process::exit_now(code)
 }
 
-fn run(control: BorrowedFd<'_>, namespaces: Namespaces) -> io::Result<()> {
+fn run(control: BorrowedFd<'_>, birth: &Birth) -> io::Result<()> {
     stockade_sys::signal::block_all()?;
-    // The longest part of making namespaces, done while the supervisor still
-    // compiles the plan. Whether it worked is for the plan's own step to say.
-    let network = match namespaces {
-        Namespaces::Own => process::leave_network(),
-        Namespaces::None => Ok(()),
-    };
+    let mut launcher = steps::Launcher::new(control, birth.streams);
+    // The longest part of making namespaces, and what every plan begins with,
+    // are done while the supervisor still compiles the plan. Whether they
+    // worked is said when the plan has come.
+    if birth.namespaces == Namespaces::Own {
+        launcher.leave_network();
+        expect(control, Request::Mapped)?;
+    }
+    let early: Vec<_> = birth
+        .prelude
+        .iter()
+        .map(|action| launcher.apply(action))
+        .collect();
     let assignment = receive_assignment(control)?;
-    let mut launcher = steps::Launcher::new(control, &assignment, network);
+    let report = match perform(&mut launcher, birth, early, &assignment) {
+        Ok(evidence) => Report::Ready { evidence },
+        Err(failure) => {
+            let report = Report::StepFailed {
+                index: failure.index,
+                errno: failure.error.raw_os_error().unwrap_or(0),
+                detail: failure.error.to_string(),
+            };
+            return send(control, &report, None);
+        }
+    };
+    let master = launcher.take_terminal_master();
+    send(control, &report, master.as_ref().map(OwnedFd::as_fd))?;
+    let terminal = launcher.take_terminal();
+    drop((master, launcher));
+    expect(control, Request::Go)?;
+    init::run(control, &assignment, birth.streams, terminal)
+}
+
+/// Performs the steps of the plan, or takes the outcome of those that were
+/// performed early, and returns the evidence for each.
+fn perform(
+    launcher: &mut steps::Launcher<'_>,
+    birth: &Birth,
+    early: Vec<io::Result<String>>,
+    assignment: &Assignment,
+) -> Result<Vec<wire::Evidence>, Failure> {
+    let mut early = birth.prelude.iter().zip(early);
     let mut evidence = Vec::with_capacity(assignment.steps.len());
     for step in &assignment.steps {
-        match launcher.apply(step) {
-            Ok(detail) => evidence.push(wire::Evidence {
-                index: step.index,
-                detail,
-            }),
-            Err(failure) => {
-                return send(
-                    control,
-                    &Report::StepFailed {
-                        index: failure.index,
-                        errno: failure.error.raw_os_error().unwrap_or(0),
-                        detail: describe(&failure),
-                    },
-                    None,
-                );
+        let index = step.index;
+        let outcome = match early.next() {
+            Some((done, outcome)) if *done == step.action => outcome,
+            Some(_) => Err(io::Error::other("the plan does not begin as expected")),
+            None => launcher.apply(&step.action),
+        };
+        let outcome = match assignment.fail_at {
+            Some(fail_at) if fail_at == index => {
+                Err(io::Error::other("made to fail by --fail-step"))
             }
-        }
+            _ => outcome,
+        };
+        let detail = outcome.map_err(|error| Failure { index, error })?;
+        evidence.push(wire::Evidence { index, detail });
     }
-    let master = launcher.take_terminal_master();
-    send(
-        control,
-        &Report::Ready { evidence },
-        master.as_ref().map(OwnedFd::as_fd),
-    )?;
-    let terminal = launcher.take_terminal();
-    drop(master);
-    expect(control, Request::Go)?;
-    init::run(control, &assignment, terminal)
+    Ok(evidence)
 }
 
 /// Waits for the request to begin and reads the plan from the descriptor that
@@ -112,14 +141,6 @@ fn receive_assignment(control: BorrowedFd<'_>) -> io::Result<Assignment> {
             Assignment::decode(&encoded).map_err(io::Error::other)
         }
         _ => Err(io::ErrorKind::InvalidData.into()),
-    }
-}
-
-fn describe(failure: &Failure) -> String {
-    if failure.detail.is_empty() {
-        failure.error.to_string()
-    } else {
-        format!("{}: {}", failure.detail, failure.error)
     }
 }
 

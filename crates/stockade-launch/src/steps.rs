@@ -20,48 +20,32 @@ use stockade_sys::rustix::thread::{
 };
 use stockade_sys::{landlock, network, process, seccomp};
 
-use crate::Failure;
 use crate::view::View;
-use crate::wire::{Action, Assignment, NAMESPACES, NamespaceIds, Step, Stream};
+use crate::wire::{Action, NAMESPACES, NamespaceIds, Stream};
 
 /// State that steps hand on to later steps.
 pub(crate) struct Launcher<'a> {
     control: BorrowedFd<'a>,
-    assignment: &'a Assignment,
+    streams: [Stream; 3],
     view: View,
-    /// How leaving the network of the host went; `None` once it was judged.
-    network: Option<io::Result<()>>,
+    /// Why the network of the host could not be left.
+    network: Option<io::Error>,
 }
 
 impl<'a> Launcher<'a> {
-    pub(crate) fn new(
-        control: BorrowedFd<'a>,
-        assignment: &'a Assignment,
-        network: io::Result<()>,
-    ) -> Self {
+    pub(crate) fn new(control: BorrowedFd<'a>, streams: [Stream; 3]) -> Self {
         Self {
             control,
-            assignment,
+            streams,
             view: View::default(),
-            network: Some(network),
+            network: None,
         }
     }
 
-    /// Applies one step and returns what shows that it took effect.
-    pub(crate) fn apply(&mut self, step: &Step) -> Result<String, Failure> {
-        let failure = |error| Failure {
-            index: step.index,
-            error,
-            detail: String::new(),
-        };
-        if self.assignment.fail_at == Some(step.index) {
-            let error = io::Error::from_raw_os_error(Errno::CANCELED.raw_os_error());
-            return Err(Failure {
-                detail: "made to fail by --fail-step".into(),
-                ..failure(error)
-            });
-        }
-        self.perform(&step.action).map_err(failure)
+    /// Leaves the network of the host. A failure is kept for the step that
+    /// needs it, so that it is reported like any other.
+    pub(crate) fn leave_network(&mut self) {
+        self.network = process::leave_network().err();
     }
 
     pub(crate) fn take_terminal_master(&mut self) -> Option<OwnedFd> {
@@ -72,17 +56,20 @@ impl<'a> Launcher<'a> {
         self.view.terminal.take()
     }
 
-    fn perform(&mut self, action: &Action) -> io::Result<String> {
+    /// Applies one step and returns what shows that it took effect.
+    pub(crate) fn apply(&mut self, action: &Action) -> io::Result<String> {
         match action {
             Action::TieToSupervisor => tie_to_supervisor(self.control),
             Action::ScrubLauncher => self.scrub(),
             Action::NotDumpable => not_dumpable(),
             Action::VerifyNamespaces { outside } => {
-                self.network.take().unwrap_or(Ok(()))?;
                 process::leave_control_group()?;
                 verify_namespaces(outside)
             }
-            Action::LoopbackUp => network::loopback_up().map(|()| "lo is up".into()),
+            Action::LoopbackUp => match self.network.take() {
+                Some(error) => Err(error),
+                None => network::loopback_up().map(|()| "lo is up".into()),
+            },
             Action::EnterDirectory { path } => enter_directory(path),
             Action::ResourceLimits { limits } => resource_limits(limits),
             Action::Processors { processors } => keep_to_processors(processors),
@@ -104,7 +91,7 @@ impl<'a> Launcher<'a> {
             }
             Action::Seccomp { program } => filter(program),
             view_step => {
-                let terminal = self.assignment.streams.contains(&Stream::Terminal);
+                let terminal = self.streams.contains(&Stream::Terminal);
                 self.view.apply(view_step, terminal)
             }
         }
@@ -114,7 +101,6 @@ impl<'a> Launcher<'a> {
     /// and empties what /proc shows of this process.
     fn scrub(&mut self) -> io::Result<String> {
         let streams: Vec<i32> = self
-            .assignment
             .streams
             .iter()
             .filter_map(|stream| match stream {

@@ -23,7 +23,6 @@ pub struct Assignment {
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
     /// Low nine bits.
     pub umask: u32,
-    pub streams: [Stream; 3],
     pub watch: Watch,
     /// Test aid: this step is made to fail. It can only make a run refuse.
     pub fail_at: Option<u32>,
@@ -52,7 +51,6 @@ pub struct Watch {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     pub index: u32,
-    pub name: String,
     pub action: Action,
 }
 
@@ -153,8 +151,10 @@ pub struct MaskPath {
 /// From the supervisor to the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// The id maps are written and the control group is joined: begin. A
-    /// descriptor with the encoded assignment comes with this message.
+    /// The id maps are written: perform what every plan begins with.
+    Mapped,
+    /// The control group is joined: perform the plan. A descriptor with the
+    /// encoded assignment comes with this message.
     Begin,
     /// Every guarantee has its evidence: run the command.
     Go,
@@ -306,7 +306,6 @@ mod tests {
             argv: vec![b"true".to_vec()],
             environment: vec![],
             umask: 0o022,
-            streams: [Stream::Null; 3],
             watch: Watch {
                 memory_bytes_max: None,
                 processes_max: None,

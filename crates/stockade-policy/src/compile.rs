@@ -26,6 +26,7 @@ use crate::policy::Policy;
 
 pub(crate) use limits::bytes_text;
 pub use questions::{CredentialQuestions, credential_questions, granted_roots, questions};
+pub use steps::prelude;
 
 /// The wall that every refusal of this module names.
 pub const WALL: &str = "process";

@@ -18,7 +18,12 @@ use std::io;
 pub enum WallError {
     /// A step of the plan did not take effect.
     #[error("step {index} ({name}) failed: {detail}")]
-    Step { index: usize, name: String, detail: String, errno: i32 },
+    Step {
+        index: usize,
+        name: String,
+        detail: String,
+        errno: i32,
+    },
     /// The launcher ended without a report.
     #[error("the launcher ended before it reached the gate")]
     LauncherGone,
@@ -26,7 +31,10 @@ pub enum WallError {
     #[error("the launcher broke the protocol: {0}")]
     Protocol(String),
     #[error("{what}: {error}")]
-    System { what: &'static str, error: io::Error },
+    System {
+        what: &'static str,
+        error: io::Error,
+    },
 }
 
 impl WallError {

@@ -2,7 +2,7 @@
 //! neither side depends on the other's types.
 
 use stockade_launch::wire;
-use stockade_policy::plan::{Access, Action, Plan, Resource};
+use stockade_policy::plan::{Access, Action, Plan, Resource, Step};
 
 /// The steps that the launcher performs; those of the supervisor are left out.
 pub(crate) fn launcher_steps(plan: &Plan, outside: wire::NamespaceIds) -> Vec<wire::Step> {
@@ -10,13 +10,38 @@ pub(crate) fn launcher_steps(plan: &Plan, outside: wire::NamespaceIds) -> Vec<wi
         .iter()
         .enumerate()
         .filter_map(|(index, step)| {
-            let action = action(&step.action, plan, outside)?;
-            Some(wire::Step { index: index as u32, name: step.name.clone(), action })
+            let action = action(&step.action, outside)?;
+            Some(wire::Step {
+                index: index as u32,
+                action,
+            })
         })
         .collect()
 }
 
-fn action(action: &Action, plan: &Plan, outside: wire::NamespaceIds) -> Option<wire::Action> {
+/// Steps that the launcher may perform before there is a plan. None of them
+/// depends on what the supervisor knows.
+pub(crate) fn prelude(steps: &[Step]) -> Vec<wire::Action> {
+    let unknown = [0; wire::NAMESPACES.len()];
+    steps
+        .iter()
+        .filter_map(|step| action(&step.action, unknown))
+        .collect()
+}
+
+/// Whether the launcher performs the step, and not the supervisor.
+pub(crate) fn is_for_launcher(step: &Step) -> bool {
+    !matches!(
+        step.action,
+        Action::CloneNamespaces
+            | Action::Fork
+            | Action::MapIds { .. }
+            | Action::JoinControlGroup
+            | Action::PrivateStreams
+    )
+}
+
+fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> {
     let bytes = |path: &stockade_policy::path::AbsolutePath| path.as_bytes().to_vec();
     Some(match action {
         Action::CloneNamespaces
@@ -30,38 +55,59 @@ fn action(action: &Action, plan: &Plan, outside: wire::NamespaceIds) -> Option<w
         Action::VerifyNamespaces => wire::Action::VerifyNamespaces { outside },
         Action::LoopbackUp => wire::Action::LoopbackUp,
         Action::NewRoot => wire::Action::NewRoot,
-        Action::PrivateStorage { bytes, inodes } => {
-            wire::Action::PrivateStorage { bytes: *bytes, inodes: *inodes }
-        }
-        Action::Directory { path, mode } => {
-            wire::Action::Directory { path: bytes(path), mode: *mode }
-        }
-        Action::Symlink { path, target } => {
-            wire::Action::Symlink { path: bytes(path), target: target.clone() }
-        }
-        Action::File { path, content, mode, writable } => wire::Action::File {
+        Action::PrivateStorage { bytes, inodes } => wire::Action::PrivateStorage {
+            bytes: *bytes,
+            inodes: *inodes,
+        },
+        Action::Directory { path, mode } => wire::Action::Directory {
+            path: bytes(path),
+            mode: *mode,
+        },
+        Action::Symlink { path, target } => wire::Action::Symlink {
+            path: bytes(path),
+            target: target.clone(),
+        },
+        Action::File {
+            path,
+            content,
+            mode,
+            writable,
+        } => wire::Action::File {
             path: bytes(path),
             content: content.clone(),
             mode: *mode,
             writable: *writable,
         },
-        Action::PrivateDirectory { path, mode } => {
-            wire::Action::PrivateDirectory { path: bytes(path), mode: *mode }
-        }
-        Action::Bind { source, path, access, directory } => wire::Action::Bind {
+        Action::PrivateDirectory { path, mode } => wire::Action::PrivateDirectory {
+            path: bytes(path),
+            mode: *mode,
+        },
+        Action::Bind {
+            source,
+            path,
+            access,
+            directory,
+        } => wire::Action::Bind {
             source: bytes(source),
             path: bytes(path),
             writable: *access == Access::Write,
             directory: *directory,
         },
-        Action::Copy { source, path, bytes_max } => {
-            wire::Action::Copy { source: bytes(source), path: bytes(path), bytes_max: *bytes_max }
-        }
+        Action::Copy {
+            source,
+            path,
+            bytes_max,
+        } => wire::Action::Copy {
+            source: bytes(source),
+            path: bytes(path),
+            bytes_max: *bytes_max,
+        },
         Action::Device { name } => wire::Action::Device { name: name.clone() },
         Action::Terminals => wire::Action::Terminals,
-        Action::Proc { writable } => {
-            wire::Action::Proc { writable: *writable, nested_namespaces: plan.nested_sandbox }
-        }
+        Action::Proc { writable } => wire::Action::Proc {
+            writable: *writable,
+            nested_namespaces: *writable,
+        },
         Action::Masks { paths } => wire::Action::Masks {
             paths: paths
                 .iter()
@@ -80,9 +126,9 @@ fn action(action: &Action, plan: &Plan, outside: wire::NamespaceIds) -> Option<w
                 .map(|limit| (resource(limit.resource), limit.soft, limit.hard))
                 .collect(),
         },
-        Action::Processors { processors } => {
-            wire::Action::Processors { processors: processors.clone() }
-        }
+        Action::Processors { processors } => wire::Action::Processors {
+            processors: processors.clone(),
+        },
         Action::NoNestedNamespaces => wire::Action::NoNestedNamespaces,
         Action::NoNewPrivileges => wire::Action::NoNewPrivileges,
         Action::DropCapabilities => wire::Action::DropCapabilities,
@@ -90,7 +136,11 @@ fn action(action: &Action, plan: &Plan, outside: wire::NamespaceIds) -> Option<w
             filesystem: landlock.handled_fs,
             network: landlock.handled_net,
             scoped: landlock.scoped,
-            rules: landlock.rules.iter().map(|rule| (bytes(&rule.path), rule.allowed)).collect(),
+            rules: landlock
+                .rules
+                .iter()
+                .map(|rule| (bytes(&rule.path), rule.allowed))
+                .collect(),
         },
         Action::Seccomp { program } => wire::Action::Seccomp {
             program: program

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use stockade_launch::Birth;
 use stockade_launch::wire::{self, Assignment, Report, Request, Watch};
 use stockade_policy::facts::ControlGroups;
-use stockade_policy::plan::{Action, Form, Plan};
+use stockade_policy::plan::{Action, Form, Plan, Step};
 use stockade_sys::process::{Child, Forked, Namespaces, fork_into};
 use stockade_sys::rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, openat, stat};
 use stockade_sys::rustix::net::{
@@ -48,7 +49,7 @@ pub struct Identity {
 pub struct Embryo {
     sandbox: Sandbox,
     namespaces: Namespaces,
-    streams: [wire::Stream; 3],
+    prelude: Vec<Step>,
     /// What shows that the id maps are in place.
     mapped: io::Result<String>,
 }
@@ -91,12 +92,32 @@ pub struct Sandbox {
 }
 
 impl Embryo {
-    /// Forks the launcher, which inherits `streams`, and maps the ids.
+    /// Whether the launcher can go on with this plan: it was forked for its
+    /// form, and what it has done is what the plan begins with.
+    pub fn fits(&self, plan: &Plan) -> bool {
+        let form = match self.namespaces {
+            Namespaces::Own => Form::Namespaces,
+            Namespaces::None => Form::LandlockOnly,
+        };
+        let steps = plan
+            .steps
+            .iter()
+            .filter(|step| lower::is_for_launcher(step));
+        form == plan.form && self.prelude.iter().eq(steps.take(self.prelude.len()))
+    }
+
+    /// Forks the launcher, which inherits `streams` and performs the steps of
+    /// `prelude` at once, and maps the ids.
     ///
     /// Afterwards this process is not dumpable. It cannot be so earlier:
     /// /proc/PID/uid_map of a child forked from a process that is not dumpable
     /// belongs to root.
-    pub fn fork(form: Form, identity: Identity, streams: [ChildStream; 3]) -> io::Result<Self> {
+    pub fn fork(
+        form: Form,
+        identity: Identity,
+        streams: [ChildStream; 3],
+        prelude: &[Step],
+    ) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let (control, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -104,17 +125,21 @@ impl Embryo {
             Form::Namespaces => Namespaces::Own,
             Form::LandlockOnly => Namespaces::None,
         };
+        let birth = Birth {
+            namespaces,
+            streams: streams.each_ref().map(|stream| match stream {
+                ChildStream::Null => wire::Stream::Null,
+                ChildStream::Terminal => wire::Stream::Terminal,
+                ChildStream::Descriptor(fd) => wire::Stream::Descriptor(fd.as_raw_fd()),
+            }),
+            prelude: lower::prelude(prelude),
+        };
         set_dumpable_behavior(DumpableBehavior::Dumpable)?;
         let Child { pid, pidfd } = match fork_into(namespaces)? {
-            Forked::Child => stockade_launch::launch(theirs, namespaces),
+            Forked::Child => stockade_launch::launch(theirs, &birth),
             Forked::Parent(child) => child,
         };
-        let mapped = match namespaces {
-            Namespaces::Own => map_ids(pid, identity),
-            Namespaces::None => Ok("no namespace, no map".into()),
-        };
-        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-        Ok(Self {
+        let mut embryo = Self {
             sandbox: Sandbox {
                 child: pidfd,
                 pid,
@@ -123,13 +148,16 @@ impl Embryo {
                 reaped: false,
             },
             namespaces,
-            streams: streams.each_ref().map(|stream| match stream {
-                ChildStream::Null => wire::Stream::Null,
-                ChildStream::Terminal => wire::Stream::Terminal,
-                ChildStream::Descriptor(fd) => wire::Stream::Descriptor(fd.as_raw_fd()),
-            }),
-            mapped,
-        })
+            prelude: prelude.to_vec(),
+            mapped: Ok("no namespace, no map".into()),
+        };
+        if namespaces == Namespaces::Own {
+            embryo.mapped = map_ids(pid, identity);
+            // A launcher that is gone shows when the plan is handed over.
+            let _gone = embryo.sandbox.request(&Request::Mapped).is_err();
+        }
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        Ok(embryo)
     }
 }
 
@@ -142,13 +170,9 @@ pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<AtGate, Wal
             matches!(action, Action::CloneNamespaces | Action::Fork)
         })
     })?;
-    let wanted = match plan.form {
-        Form::Namespaces => Namespaces::Own,
-        Form::LandlockOnly => Namespaces::None,
-    };
-    if embryo.namespaces != wanted {
+    if !embryo.fits(plan) {
         return Err(WallError::Protocol(
-            "the launcher was forked for another form".into(),
+            "the launcher was forked for another plan".into(),
         ));
     }
     if has(plan, |action| matches!(action, Action::JoinControlGroup)) {
@@ -218,7 +242,6 @@ fn assignment(start: &Start<'_>, embryo: &Embryo) -> Result<Vec<u8>, WallError> 
         argv: plan.command.argv.clone(),
         environment: plan.command.environment.clone(),
         umask: plan.umask,
-        streams: embryo.streams,
         watch,
         fail_at: start.fail_at.map(|step| step as u32),
     }

@@ -15,7 +15,7 @@ use crate::seccomp;
 
 use super::limits;
 use super::sockets;
-use super::view::{Entries, Entry, View};
+use super::view::{self, Entries, Entry, View};
 
 /// Largest file that is copied instead of mounted.
 const COPY_BYTES_MAX: u64 = 256 << 10;
@@ -29,11 +29,12 @@ pub(super) fn in_order(
 ) -> Vec<Step> {
     let mut list = StepList {
         steps: Vec::with_capacity(view.entries.len() + 32),
+        nested_sandbox: policy.nested_sandbox.is_some(),
     };
     list.supervise(policy, facts);
-    list.prepare(policy);
+    list.prepare(policy.form);
     if policy.form == Form::Namespaces {
-        list.build_view(policy, view, limits);
+        list.build_view(view, limits);
     }
     list.push(
         "enter.directory",
@@ -47,8 +48,25 @@ pub(super) fn in_order(
     list.steps
 }
 
+/// The steps with which the launcher begins under every plan but unusual ones
+/// (a nested sandbox, a grant of /dev). It can perform them before the plan is
+/// known, and then finds them again at its beginning.
+pub fn prelude() -> Vec<Step> {
+    let mut list = StepList {
+        steps: Vec::with_capacity(24),
+        nested_sandbox: false,
+    };
+    list.prepare(Form::Namespaces);
+    list.push("view.root", Action::NewRoot, &[FS1, FS2, FS5, EP1]);
+    for (path, entry) in view::constant_entries() {
+        list.place(&path, &entry);
+    }
+    list.steps
+}
+
 struct StepList {
     steps: Vec<Step>,
+    nested_sandbox: bool,
 }
 
 impl StepList {
@@ -79,22 +97,30 @@ impl StepList {
         }
     }
 
-    fn prepare(&mut self, policy: &Policy) {
+    fn prepare(&mut self, form: Form) {
         self.push("launcher.tie", Action::TieToSupervisor, &[PR4]);
         self.push("launcher.scrub", Action::ScrubLauncher, &[PR5]);
         self.push("launcher.not-dumpable", Action::NotDumpable, &[PR3, PR5]);
-        if policy.form == Form::Namespaces {
-            self.push(
-                "launcher.verify-namespaces",
-                Action::VerifyNamespaces,
-                &[FS5, PR3, PR8, NT1, NT2],
-            );
+        if form == Form::Namespaces {
             self.push("network.loopback", Action::LoopbackUp, &[]);
         }
     }
 
-    fn build_view(&mut self, policy: &Policy, view: &View, limits: &Limits) {
+    fn build_view(&mut self, view: &View, limits: &Limits) {
         self.push("view.root", Action::NewRoot, &[FS1, FS2, FS5, EP1]);
+        // Where the host's own /dev or /proc is granted, it comes first.
+        let early = match view.begins_as_usual() && !self.nested_sandbox {
+            true => view::constant_entries(),
+            false => Entries::new(),
+        };
+        for (path, entry) in &early {
+            self.place(path, entry);
+        }
+        self.push(
+            "launcher.verify-namespaces",
+            Action::VerifyNamespaces,
+            &[FS5, PR3, PR8, NT1, NT2],
+        );
         self.push(
             "view.storage",
             Action::PrivateStorage {
@@ -103,14 +129,15 @@ impl StepList {
             },
             &[FS6, EP1],
         );
-        for (path, entry) in &view.entries {
-            self.place(policy, path, entry);
+        let later = view.entries.iter().filter(|(path, _)| !early.contains_key(*path));
+        for (path, entry) in later {
+            self.place(path, entry);
         }
         self.mask(view);
         self.push("view.enter", Action::EnterRoot, &[FS1, FS2, FS5]);
     }
 
-    fn place(&mut self, policy: &Policy, path: &AbsolutePath, entry: &Entry) {
+    fn place(&mut self, path: &AbsolutePath, entry: &Entry) {
         let place = path.clone();
         let (kind, action, holds): (_, _, &[Guarantee]) = match entry {
             Entry::Host { access, directory } => {
@@ -180,7 +207,7 @@ impl StepList {
             Entry::Proc => (
                 "proc",
                 Action::Proc {
-                    writable: policy.nested_sandbox.is_some(),
+                    writable: self.nested_sandbox,
                 },
                 &[PR3],
             ),

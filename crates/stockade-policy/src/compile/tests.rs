@@ -65,31 +65,31 @@ fn an_ordinary_user() {
             launcher.tie
             launcher.scrub
             launcher.not-dumpable
-            launcher.verify-namespaces
             network.loopback
             view.root
-            view.storage
-            view.link /bin
             view.link /dev/fd
             view.device /dev/full
             view.device /dev/null
             view.link /dev/ptmx
             view.terminals /dev/pts
             view.device /dev/random
-            view.private /dev/shm
             view.link /dev/stderr
             view.link /dev/stdin
             view.link /dev/stdout
             view.device /dev/tty
             view.device /dev/urandom
             view.device /dev/zero
+            view.proc /proc
+            launcher.verify-namespaces
+            view.storage
+            view.link /bin
+            view.private /dev/shm
             view.bind /etc
             view.copy /etc/ssh
             view.private /home/u
             view.bind /home/u/project
             view.link /lib64
             view.bind /opt
-            view.proc /proc
             view.file /proc/meminfo
             view.private /run
             view.file /sys/devices/system/cpu/online
@@ -132,29 +132,29 @@ fn root_with_control_groups() {
             launcher.tie
             launcher.scrub
             launcher.not-dumpable
-            launcher.verify-namespaces
             network.loopback
             view.root
-            view.storage
-            view.link /bin
             view.link /dev/fd
             view.device /dev/full
             view.device /dev/null
             view.link /dev/ptmx
             view.terminals /dev/pts
             view.device /dev/random
-            view.private /dev/shm
             view.link /dev/stderr
             view.link /dev/stdin
             view.link /dev/stdout
             view.device /dev/tty
             view.device /dev/urandom
             view.device /dev/zero
+            view.proc /proc
+            launcher.verify-namespaces
+            view.storage
+            view.link /bin
+            view.private /dev/shm
             view.bind /etc
             view.bind /home/u/project
             view.link /lib64
             view.bind /opt
-            view.proc /proc
             view.file /proc/meminfo
             view.private /root
             view.private /run

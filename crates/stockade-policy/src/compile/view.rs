@@ -17,7 +17,7 @@ use crate::policy::Policy;
 
 use super::findings::Findings;
 
-pub(super) use private::mount_points;
+pub(super) use private::{constant_entries, mount_points};
 
 /// The finished layout.
 pub(super) struct View {
@@ -28,6 +28,16 @@ pub(super) struct View {
     pub(super) home: AbsolutePath,
     /// The private runtime directory, when the policy passes its variable.
     pub(super) runtime_directory: Option<AbsolutePath>,
+}
+
+impl View {
+    /// Whether every constant entry stands where it always does.
+    pub(super) fn begins_as_usual(&self) -> bool {
+        constant_entries().iter().all(|(path, entry)| {
+            let own = self.entries.get(path) == Some(entry);
+            own && !matches!(nearest_above(&self.entries, path), Some(Entry::Host { .. }))
+        })
+    }
 }
 
 pub(super) type Entries = BTreeMap<AbsolutePath, Entry>;

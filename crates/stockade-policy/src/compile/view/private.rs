@@ -9,7 +9,7 @@ use crate::policy::Policy;
 
 use super::super::findings::Findings;
 use super::super::{environment, limits, places};
-use super::{Entry, View, built_in, nearest, nearest_above};
+use super::{Entries, Entry, View, built_in, nearest, nearest_above};
 
 /// Devices that programs expect and that show nothing of the machine.
 pub(in super::super) const DEVICES: [&str; 6] =
@@ -187,9 +187,22 @@ fn enter_directory(view: &mut View, path: AbsolutePath, mode: u32, reason: &str)
     grant(view, path, Access::Write, Content::OwnOfThisRun, rule);
 }
 
+/// What stands in /dev and /proc of every view, whatever is granted.
+pub(in super::super) fn constant_entries() -> Entries {
+    let devices = DEVICES.map(|name| (device(name), Entry::Device { name }));
+    let links = DEVICE_LINKS.map(|(link, target)| {
+        let target = target.into();
+        (absolute(link), Entry::Symlink { target })
+    });
+    let others = [
+        (absolute("/dev/pts"), Entry::Terminals),
+        (absolute("/proc"), Entry::Proc),
+    ];
+    devices.into_iter().chain(links).chain(others).collect()
+}
+
 fn enter_devices(view: &mut View) {
     for name in DEVICES {
-        view.entries.insert(device(name), Entry::Device { name });
         grant(
             view,
             device(name),
@@ -198,15 +211,6 @@ fn enter_devices(view: &mut View) {
             device_rule(),
         );
     }
-    for (link, target) in DEVICE_LINKS {
-        view.entries.insert(
-            absolute(link),
-            Entry::Symlink {
-                target: target.into(),
-            },
-        );
-    }
-    view.entries.insert(absolute("/dev/pts"), Entry::Terminals);
     let rule = built_in("built-in.terminals", "terminals of this run");
     grant(
         view,
@@ -215,13 +219,13 @@ fn enter_devices(view: &mut View) {
         Content::OwnOfThisRun,
         rule,
     );
+    view.entries.extend(constant_entries());
 }
 
 /// The process table, and files that say how much of the machine this run
 /// has. A nested sandbox could not mount a process table of its own if a part
 /// of this one were covered (mount_namespaces(7)).
 fn enter_machine(view: &mut View, policy: &Policy, facts: &Facts, limits: &Limits) {
-    view.entries.insert(absolute("/proc"), Entry::Proc);
     let rule = built_in("built-in.proc", "processes of this run");
     grant(
         view,
