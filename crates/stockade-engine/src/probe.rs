@@ -322,7 +322,7 @@ pub fn control_groups(uid: u32) -> ControlGroups {
         reason: reason.into(),
         remedy: remedy.into(),
     };
-    let unified = statfs("/sys/fs/cgroup").is_ok_and(|fs| fs.f_type as i64 == CGROUP2_MAGIC);
+    let unified = statfs("/sys/fs/cgroup").is_ok_and(|fs| fs.f_type == CGROUP2_MAGIC);
     if !unified && uid != 0 {
         return none(
             "this machine's control groups are version 1, which only root may use",

@@ -51,7 +51,10 @@ fn a_machine_that_can_run_commands_says_what_holds_each_guarantee() {
         let held = format!("\n{guarantee} held ");
         assert_eq!(page.matches(&held).count(), 1, "{guarantee}: {page}");
     }
-    assert!(page.ends_with("Commands can run here.\n"), "{page}");
+    assert!(
+        page.ends_with("Commands can run in this directory.\n"),
+        "{page}"
+    );
 
     let found = json(&doctor(&world, &["--json"]));
     assert_eq!(found["ready"], true);

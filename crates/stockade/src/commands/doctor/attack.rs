@@ -20,8 +20,8 @@ use crate::show;
 
 /// The hidden command that is the corpus.
 const INSIDE: &str = "attack-inside";
-/// The attack on memory that only a control group counts.
-const NOT_COUNTED: &str = "pr7-memory-file";
+/// The attack on memory of which only a control group keeps an exact count.
+const SAMPLED: &str = "pr7-memory-file";
 /// Where the front keeps its state below the home that it is given.
 const STATE: &str = ".local/state/stockade";
 
@@ -85,15 +85,17 @@ fn front(program: &Path, start: &Start) -> Vec<OsString> {
     line
 }
 
-/// Without a control group the plan itself says that this memory is not
-/// counted; that it is not is then no news.
+/// Without a control group this memory is sampled, and the plan itself says
+/// that its limit is best effort: passing it between two samples breaks no
+/// promise, and does not count as a stop either.
 fn excuse_what_the_plan_gives_up(table: &mut Table) {
     let groups = probe::control_groups(geteuid().as_raw());
-    let counted = !matches!(groups, ControlGroups::None { .. });
+    let exact = !matches!(groups, ControlGroups::None { .. });
     for row in &mut table.rows {
-        if row.id == NOT_COUNTED && !counted && matches!(row.verdict, Verdict::Escaped(_)) {
+        if row.id == SAMPLED && !exact && matches!(row.verdict, Verdict::Escaped(_)) {
             row.verdict = Verdict::Inconclusive(
-                "not counted without a control group, as the plan says (PR7)".into(),
+                "passed between two samples; best effort without a control group, as the plan says"
+                    .into(),
             );
         }
     }

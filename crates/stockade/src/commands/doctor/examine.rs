@@ -60,8 +60,8 @@ fn text(examination: &Examination) -> String {
         }
     }
     lines.push(match examination.ready {
-        true => "\nCommands can run here.\n".into(),
-        false => "\nCommands cannot run here under this policy.\n".into(),
+        true => "\nCommands can run in this directory.\n".into(),
+        false => "\nCommands cannot run in this directory under this policy.\n".into(),
     });
     lines.join("\n")
 }
