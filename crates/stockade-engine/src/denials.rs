@@ -6,7 +6,9 @@
 //! tested with says which rule it was and how to allow it.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use stockade_policy::decide::{Decision, Denial, Question, decide};
 use stockade_policy::path::AbsolutePath;
@@ -19,7 +21,7 @@ const PATH_BYTES_MAX: usize = 1024;
 
 /// What probably stopped the command, most likely first.
 pub fn explain(plan: &Plan, last_words: &[u8]) -> Vec<Denial> {
-    let mut denials = Vec::new();
+    let mut denials: Vec<Denial> = program(plan).into_iter().collect();
     let mut seen = BTreeSet::new();
     let argued = plan.command.argv.iter().skip(1).map(Vec::as_slice);
     for text in argued.chain(paths_in(last_words)) {
@@ -37,6 +39,31 @@ pub fn explain(plan: &Plan, last_words: &[u8]) -> Vec<Denial> {
     denials
 }
 
+/// Why the program itself is not there, when it is outside and in no place
+/// where it would be found inside.
+fn program(plan: &Plan) -> Option<Denial> {
+    let name = plan.command.argv.first()?;
+    let places: Vec<PathBuf> = if name.contains(&b'/') {
+        vec![plan.command.directory.as_path().join(OsStr::from_bytes(name))]
+    } else {
+        let mut environment = plan.command.environment.iter();
+        let (_, path) = environment.find(|(name, _)| name == b"PATH")?;
+        std::env::split_paths(OsStr::from_bytes(path))
+            .map(|place| place.join(OsStr::from_bytes(name)))
+            .collect()
+    };
+    let mut first = None;
+    for place in places.iter().filter(|place| place.is_file()) {
+        let Ok(resolved) = std::fs::canonicalize(place) else { continue };
+        let Ok(path) = AbsolutePath::parse(resolved.as_os_str().as_bytes()) else { continue };
+        match decide(plan, &Question::Execute(path)) {
+            Decision::Permit { .. } => return None,
+            Decision::Denied(denial) => first = first.or(Some(denial)),
+        }
+    }
+    first
+}
+
 /// The path outside that the text names, links resolved; `None` when there is
 /// none, because then the sandbox was not the reason.
 fn existing(text: &[u8], plan: &Plan) -> Option<AbsolutePath> {
@@ -45,9 +72,9 @@ fn existing(text: &[u8], plan: &Plan) -> Option<AbsolutePath> {
         _ => text,
     };
     let path = if text.starts_with(b"/") {
-        std::path::PathBuf::from(std::ffi::OsStr::from_bytes(text))
+        PathBuf::from(OsStr::from_bytes(text))
     } else if text.contains(&b'/') && !text.contains(&b':') {
-        plan.command.directory.as_path().join(std::ffi::OsStr::from_bytes(text))
+        plan.command.directory.as_path().join(OsStr::from_bytes(text))
     } else {
         return None;
     };

@@ -3,13 +3,15 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use serde_json::json;
-use stockade_engine::outcome::{End, EXIT_REFUSED};
+use stockade_engine::outcome::{EXIT_NOT_FOUND, EXIT_REFUSED, End};
 use stockade_engine::run::{Corpus, Finished, Planned, Prepared, Refusal, Request, plan, run as run_planned};
+use stockade_policy::path::printable;
 
 use super::options::PolicyOptions;
 use crate::show;
@@ -21,7 +23,7 @@ use crate::show;
         The command works as it does outside, except that it can write only the project and \
         private temporary files, and sees no credential, no other process, no service of this \
         machine and no network. The run ends when the command ends: whatever it left in the \
-        background is killed with it.",
+        background has half a second to finish and is then killed.",
     after_long_help = "Examples:\n  \
         stockade run -- npm test\n  \
         stockade run --read toolchains -- cargo test\n  \
@@ -124,6 +126,10 @@ fn attempt(request: &Request, voice: Voice) -> Result<(Planned, Finished), Refus
         }
     }
     let finished = run_planned(request, &planned, prepared)?;
+    if let End::NotExecuted { errno } = finished.outcome.end {
+        // A refusal, so it is said also when all else is quiet.
+        show::line(&not_executed(request, errno, finished.outcome.exit_code()));
+    }
     if voice != Voice::Quiet {
         say_how_it_ended(&finished);
     }
@@ -136,6 +142,17 @@ fn held(hold: &stockade_policy::plan::Hold) -> String {
         Hold::Held { by, .. } => format!("held by {by}"),
         Hold::Partial { by, lost, .. } => format!("in part, by {by}; lost: {lost}"),
         Hold::NotHeld { because } => format!("not held: {because}"),
+    }
+}
+
+fn not_executed(request: &Request, errno: i32, exit_code: i32) -> String {
+    let name = request.argv.first().map(|name| printable(name.as_bytes())).unwrap_or_default();
+    match exit_code {
+        EXIT_NOT_FOUND => format!("stockade: the command {name:?} was not found inside"),
+        _ => {
+            let error = std::io::Error::from_raw_os_error(errno);
+            format!("stockade: the command {name:?} cannot be executed: {error}")
+        }
     }
 }
 
