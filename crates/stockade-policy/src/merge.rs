@@ -209,20 +209,11 @@ impl<'a> Merger<'a> {
                 readable = self.within(readable, &both);
             }
         }
-        let write = distinct(write, |kept, item| {
-            same_kind_covers(kept, item, &self.scope)
-        });
-        readable.retain(|item| {
-            !write
-                .iter()
-                .any(|kept| same_kind_covers(&kept.value, &item.value, &self.scope))
-        });
-        (
-            write,
-            distinct(readable, |kept, item| {
-                same_kind_covers(kept, item, &self.scope)
-            }),
-        )
+        // A path below another one stays: compiling looks at each that a person
+        // named, and refuses the missing ones and the links of a run.
+        let write = distinct(write, |kept, item| kept == item);
+        readable.retain(|item| !write.iter().any(|kept| kept.value == item.value));
+        (write, distinct(readable, |kept, item| kept == item))
     }
 
     fn taken_away<T: Contained + 'a>(
@@ -306,15 +297,6 @@ impl<'a> Merger<'a> {
             .into_iter()
             .map(|item| (item.value.0, item.value.1, item.rule))
             .collect()
-    }
-}
-
-/// A path is dropped below a path that is granted too, but a path that a set
-/// may hold stays: whether the set's place exists is not known here.
-fn same_kind_covers(outer: &GrantTarget, inner: &GrantTarget, scope: &Scope<'_>) -> bool {
-    match (outer, inner) {
-        (GrantTarget::Path(_), GrantTarget::Path(_)) => outer.covers(inner, scope),
-        _ => outer == inner,
     }
 }
 

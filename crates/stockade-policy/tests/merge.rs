@@ -161,19 +161,21 @@ fn granting_layers_replace_the_default_and_are_united() {
     check(
         &[user, project, command_line],
         expect![[r#"
-        write /home/u/project  <- stockade.toml:4 filesystem.write[0] (listed in `filesystem.write`)
-        write /home/u/.cache  <- stockade.toml:4 filesystem.write[2] (listed in `filesystem.write`)
-        read System  <- user.toml:3 filesystem.read[0] (listed in `filesystem.read`)
-        read /home/u/data  <- user.toml:3 filesystem.read[1] (test data)
-        read Toolchains  <- stockade.toml:3 filesystem.read[0] (listed in `filesystem.read`)
-        hide .env  <- user.toml:4 filesystem.hide[0] (listed in `filesystem.hide`)
-        reach a.example  <- stockade.toml:8 network.allow[0] (listed in `network.allow`)
-        set A=1  <- user.toml:6 environment.set.A (listed in `environment.set`)
-        set B=2  <- stockade.toml:6 environment.set.B (listed in `environment.set`)
-        weaken PR7  <- command line:2 weaken[0] (listed in `weaken`)
-        nested sandbox  <- command line:4 process.nested_sandbox (listed in `process.nested_sandbox`)
-        form landlock-only
-    "#]],
+            write /home/u/project  <- stockade.toml:4 filesystem.write[0] (listed in `filesystem.write`)
+            write /home/u/project/out  <- stockade.toml:4 filesystem.write[1] (listed in `filesystem.write`)
+            write /home/u/.cache  <- stockade.toml:4 filesystem.write[2] (listed in `filesystem.write`)
+            read System  <- user.toml:3 filesystem.read[0] (listed in `filesystem.read`)
+            read /home/u/data  <- user.toml:3 filesystem.read[1] (test data)
+            read Toolchains  <- stockade.toml:3 filesystem.read[0] (listed in `filesystem.read`)
+            read /home/u/data/x  <- stockade.toml:3 filesystem.read[1] (listed in `filesystem.read`)
+            hide .env  <- user.toml:4 filesystem.hide[0] (listed in `filesystem.hide`)
+            reach a.example  <- stockade.toml:8 network.allow[0] (listed in `network.allow`)
+            set A=1  <- user.toml:6 environment.set.A (listed in `environment.set`)
+            set B=2  <- stockade.toml:6 environment.set.B (listed in `environment.set`)
+            weaken PR7  <- command line:2 weaken[0] (listed in `weaken`)
+            nested sandbox  <- command line:4 process.nested_sandbox (listed in `process.nested_sandbox`)
+            form landlock-only
+        "#]],
     );
 }
 

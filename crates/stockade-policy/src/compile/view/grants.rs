@@ -170,7 +170,20 @@ impl Collector<'_, '_, '_> {
             return;
         }
         self.found.links.extend(links);
+        if origin == Origin::Named && self.adds_nothing(resolved, access) {
+            return;
+        }
         self.insert(resolved.clone(), access, *kind == PathKind::Directory, rule);
+    }
+
+    /// Whether a directory above is granted for as much. A credential below it
+    /// is covered unless it is granted itself.
+    fn adds_nothing(&self, path: &AbsolutePath, access: Access) -> bool {
+        let enough = |part: &Part| part.directory && part.access >= access;
+        let mut above = path
+            .ancestors()
+            .filter_map(|above| self.found.parts.get(above));
+        credentials::covers(path, &self.facts.home).is_none() && above.any(enough)
     }
 
     fn insert(&mut self, path: AbsolutePath, access: Access, directory: bool, rule: &Rule) {
