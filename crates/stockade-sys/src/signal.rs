@@ -22,7 +22,9 @@ pub const RELAYED: &[i32] = &[
 
 pub const CHILD: i32 = libc::SIGCHLD;
 pub const CONTINUE: i32 = libc::SIGCONT;
+pub const HANG_UP: i32 = libc::SIGHUP;
 pub const INTERRUPT: i32 = libc::SIGINT;
+pub const TERMINATE: i32 = libc::SIGTERM;
 pub const KILL: i32 = libc::SIGKILL;
 pub const STOP: i32 = libc::SIGSTOP;
 pub const TERMINAL_STOP: i32 = libc::SIGTSTP;

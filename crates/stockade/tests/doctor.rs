@@ -113,6 +113,37 @@ fn no_attack_of_the_corpus_escapes() {
     assert!(!world.home.join(".local/state/stockade").exists());
 }
 
+#[test]
+fn an_interrupted_attack_takes_its_bait_away() {
+    let world = World::new();
+    let scratch = world.outside().join("tmp");
+    std::fs::create_dir(&scratch).expect("a directory can be made");
+    let mut command = world.stockade();
+    command.args(["doctor", "--attack"]).env("TMPDIR", &scratch);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command.spawn().expect("stockade starts");
+    let laid = || std::fs::read_dir(&scratch).is_ok_and(|mut entries| entries.next().is_some());
+    while !laid() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let killed = Command::new("kill")
+        .arg("-INT")
+        .arg(child.id().to_string())
+        .status();
+    assert!(killed.is_ok_and(|status| status.success()));
+    let output = child.wait_with_output().expect("stockade ends");
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("interrupted"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(!laid());
+}
+
 /// Runs a script with `stockade` as `$S` in a new user namespace of the kind
 /// that `flags` ask for; `None` where that cannot be had.
 fn in_namespace(world: &World, test: &str, flags: &[&str], script: &str) -> Option<Output> {

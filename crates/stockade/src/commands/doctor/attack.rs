@@ -14,6 +14,7 @@ use stockade_attacks::{Needs, Start, Table, Verdict};
 use stockade_engine::probe;
 use stockade_policy::facts::ControlGroups;
 use stockade_sys::rustix::process::geteuid;
+use stockade_sys::signal::{self, Signals};
 
 use super::{Format, print};
 use crate::show;
@@ -28,6 +29,10 @@ const STATE: &str = ".local/state/stockade";
 /// Attacks; fails when something escaped.
 pub fn run(format: Format) -> anyhow::Result<ExitCode> {
     let program = std::fs::read_link("/proc/self/exe").context("cannot find my own program")?;
+    // The bait is taken away also when a person loses patience.
+    let signals = Signals::take_over(&[signal::INTERRUPT, signal::TERMINATE, signal::HANG_UP])
+        .context("cannot handle signals")?;
+    let mut interrupted = None;
     let scratch = Scratch::new().context("cannot make a scratch directory")?;
     let (workspace, home) = (scratch.0.join("workspace"), scratch.0.join("home"));
     let state = home.join(STATE);
@@ -43,6 +48,10 @@ pub fn run(format: Format) -> anyhow::Result<ExitCode> {
         &mut bait,
         |_| true,
         |start| {
+            interrupted = interrupted.or(signals.next()?);
+            if interrupted.is_some() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             announce(start);
             start.output(
                 &[program.clone().into(), INSIDE.into()],
@@ -51,6 +60,10 @@ pub fn run(format: Format) -> anyhow::Result<ExitCode> {
         },
     )
     .context("cannot run the attacks")?;
+    if let Some(arrived) = interrupted.or(signals.next()?) {
+        show::line("stockade: interrupted; not every attack was tried");
+        return Ok(ExitCode::from(128 + arrived.number as u8));
+    }
     excuse_what_the_plan_gives_up(&mut table);
     match format {
         Format::Text => print(&table.text())?,
