@@ -233,7 +233,9 @@ fn rehearse(planned: &Planned, examination: &mut Examination) {
     let embryo = probe::identity()
         .map_err(std::io::Error::other)
         .and_then(|identity| Embryo::fork(plan.form, identity, streams, &[]));
-    let outcome = process_wall::start(embryo, start).map(|gate| gate.missing_evidence(plan));
+    let outcome = process_wall::start(embryo, start)
+        .and_then(|underway| underway.finish(plan))
+        .map(|gate| gate.missing_evidence(plan));
     let (seen, failed) = match outcome {
         Ok(missing) if missing.is_empty() => {
             let steps = plan.steps.len();

@@ -229,10 +229,16 @@ fn gate(
     let start = Start { plan, control_groups: &planned.facts.control_groups, fail_at };
     let embryo = prepared.launcher(plan)?;
     let Prepared { streams, signals, .. } = prepared;
-    let mut gate = process_wall::start(embryo, start).map_err(|error| {
+    let refused = |error| {
         let diagnosis = doctor::diagnose(&error, plan);
         Refusal::Wall { error, diagnosis }
-    })?;
+    };
+    let underway = process_wall::start(embryo, start).map_err(refused)?;
+    // While the launcher works. A command whose run is not on record is not
+    // started.
+    let event = Event::run_planned(plan, &planned.digest.to_string());
+    log.append(Some(run), &[event], SystemTime::now())?;
+    let mut gate = underway.finish(plan).map_err(refused)?;
     let missing = gate.missing_evidence(plan);
     if !missing.is_empty() {
         let steps = missing.iter().map(|&index| plan.steps[index].name.clone()).collect();
@@ -246,10 +252,8 @@ fn gate(
     };
     let evidence = std::mem::take(&mut gate.evidence);
     let process = gate.pid();
-    // The log first: a command whose run is not on record is not started.
-    let planned_event = Event::run_planned(plan, &planned.digest.to_string());
-    log.append(Some(run), &[planned_event, Event::Started { process }], SystemTime::now())?;
     let sandbox = gate.go().map_err(|error| Refusal::Wall { error, diagnosis: None })?;
+    log.append(Some(run), &[Event::Started { process }], SystemTime::now())?;
     let supervision = Supervision {
         sandbox,
         signals,

@@ -16,10 +16,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use stockade_sys::process::{self, Namespaces};
+use stockade_sys::rustix::fs::Mode;
 use stockade_sys::rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
+use stockade_sys::rustix::process::umask;
 use wire::{Assignment, Report, Request};
 
 /// What a launcher tells its caller's shell when it fails before it could
@@ -54,6 +56,9 @@ pub fn launch(control: OwnedFd, birth: &Birth) -> ! {
 
 fn run(control: BorrowedFd<'_>, birth: &Birth) -> io::Result<()> {
     stockade_sys::signal::block_all()?;
+    // What the launcher makes gets exactly the mode that is given; the command
+    // gets the caller's umask back.
+    umask(Mode::empty());
     let mut launcher = steps::Launcher::new(control, birth.streams);
     // The longest part of making namespaces, and what every plan begins with,
     // are done while the supervisor still compiles the plan. Whether they

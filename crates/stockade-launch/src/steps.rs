@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use stockade_sys::rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2, stat};
+use stockade_sys::rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat, openat2, statat};
 use stockade_sys::rustix::io::Errno;
 use stockade_sys::rustix::process::{
     DumpableBehavior, Resource, Rlimit, Signal, chdir, dumpable_behavior, fchdir, getrlimit,
@@ -149,8 +149,10 @@ fn not_dumpable() -> io::Result<String> {
 }
 
 fn verify_namespaces(outside: &NamespaceIds) -> io::Result<String> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let own = openat(CWD, "/proc/self/ns", flags, Mode::empty())?;
     for (name, &id) in NAMESPACES.iter().zip(outside) {
-        if stat(format!("/proc/self/ns/{name}"))?.st_ino == id {
+        if statat(&own, *name, AtFlags::empty())?.st_ino == id {
             return Err(io::Error::other(format!(
                 "the {name} namespace is the host's"
             )));
@@ -171,7 +173,7 @@ fn verify_namespaces(outside: &NamespaceIds) -> io::Result<String> {
 fn enter_directory(path: &[u8]) -> io::Result<String> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let root = openat(stockade_sys::rustix::fs::CWD, "/", flags, Mode::empty())?;
+    let root = openat(CWD, "/", flags, Mode::empty())?;
     let directory = openat2(root, path, flags, Mode::empty(), resolve)?;
     fchdir(directory)?;
     Ok("entered without following a link".into())
@@ -296,13 +298,8 @@ fn restrict(
     let ruleset = landlock::Ruleset::new(handled)?;
     for (path, rights) in rules {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let target = openat(
-            stockade_sys::rustix::fs::CWD,
-            path.as_slice(),
-            flags,
-            Mode::empty(),
-        )
-        .map_err(|error| named(error.into(), path))?;
+        let target = openat(CWD, path.as_slice(), flags, Mode::empty())
+            .map_err(|error| named(error.into(), path))?;
         ruleset
             .allow(target.as_fd(), *rights)
             .map_err(|error| named(error, path))?;

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use stockade_sys::mount::{self, Attributes, Reach};
 use stockade_sys::rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags, fchmod, fstat, fstatvfs,
-    mkdirat, openat, openat2, symlinkat, unlinkat,
+    mkdirat, mknodat, openat, openat2, symlinkat, unlinkat,
 };
 use stockade_sys::rustix::io::Errno;
 use stockade_sys::rustix::mount::{
@@ -42,6 +42,11 @@ pub(crate) struct View {
     /// The host's root: kept until Landlock has shown that it refuses it.
     old_root: Option<OwnedFd>,
     stored: u32,
+    /// Where something that is not the launcher's own begins (a part of the
+    /// host, /proc), or a link: below, nothing is made.
+    foreign: Vec<Vec<u8>>,
+    /// Where a private directory begins: what lies below is not on the root.
+    private: Vec<Vec<u8>>,
     pub(crate) terminal_master: Option<OwnedFd>,
     pub(crate) terminal: Option<OwnedFd>,
 }
@@ -146,16 +151,13 @@ impl View {
     }
 
     fn directory(&self, path: &[u8], mode: u32) -> io::Result<String> {
-        let directory = self.mount_point(path, FileType::Directory)?;
-        self.require_own(directory.as_fd(), path)?;
-        let own = reopen(directory.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        fchmod(own, Mode::from_raw_mode(mode))?;
+        self.make(path, Make::Directory { mode })?;
         Ok("empty directory".into())
     }
 
-    fn symlink(&self, path: &[u8], target: &[u8]) -> io::Result<String> {
-        let (parent, name) = self.parent_of(path)?;
-        symlinkat(target, &parent, name).map_err(|error| named(error.into(), path))?;
+    fn symlink(&mut self, path: &[u8], target: &[u8]) -> io::Result<String> {
+        self.make(path, Make::Symlink { target })?;
+        self.foreign.push(path.to_vec());
         Ok("link".into())
     }
 
@@ -172,10 +174,14 @@ impl View {
             write_all(file.as_fd(), content)?;
             Ok(fchmod(&file, Mode::from_raw_mode(mode))?)
         };
-        if writable || self.lies_on_root(path) {
+        let on_root = self.is_own(path) && !is_below(path, &self.private);
+        if writable || on_root {
             // No mount: a mount point could not be replaced (rename(2),
             // EBUSY), and the root becomes read-only as a whole.
-            let (parent, name) = self.parent_of(path)?;
+            let (parent, name) = split(path);
+            self.make(parent, Make::Parent)?;
+            let parent = open_beneath(self.root()?, relative(parent), OFlags::DIRECTORY)
+                .map_err(|error| named(error, path))?;
             make(parent.as_fd(), name).map_err(|error| named(error, path))?;
             return Ok(format!("{} bytes of our own", content.len()));
         }
@@ -183,39 +189,22 @@ impl View {
         make(self.storage()?, name.as_bytes())?;
         let tree = clone_tree(self.storage()?, &name, OpenTreeFlags::empty())?;
         mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
-        let target = self.mount_point(path, FileType::RegularFile)?;
-        attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, path))?;
+        self.attach_at(&tree, path, Make::File)?;
         Ok(format!("{} bytes of our own", content.len()))
-    }
-
-    /// Whether the directory of `path` lies on the root tmpfs.
-    fn lies_on_root(&self, path: &[u8]) -> bool {
-        let device = |fd: BorrowedFd<'_>| fstat(fd).ok().map(|facts| facts.st_dev);
-        let parent = self
-            .parent_of(path)
-            .ok()
-            .and_then(|(parent, _)| device(parent.as_fd()));
-        parent.is_some() && parent == self.root().ok().and_then(device)
     }
 
     fn private_directory(&mut self, path: &[u8], mode: u32) -> io::Result<String> {
         let name = self.stored_name();
-        mkdirat(self.storage()?, name.as_str(), Mode::from_raw_mode(0o700))?;
-        let own = openat(
-            self.storage()?,
-            name.as_str(),
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        fchmod(own, Mode::from_raw_mode(mode))?;
+        // The launcher's umask is 0, so the mode is as given.
+        mkdirat(self.storage()?, name.as_str(), Mode::from_raw_mode(mode))?;
         let tree = clone_tree(self.storage()?, &name, OpenTreeFlags::empty())?;
-        let target = self.mount_point(path, FileType::Directory)?;
-        attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, path))?;
+        self.attach_at(&tree, path, Make::Parent)?;
+        self.private.push(path.to_vec());
         Ok("private".into())
     }
 
     fn bind(
-        &self,
+        &mut self,
         source: &[u8],
         path: &[u8],
         writable: bool,
@@ -227,7 +216,6 @@ impl View {
             OFlags::empty()
         };
         let host = open_host(source, kind).map_err(|error| named(error, source))?;
-        let kind = FileType::from_raw_mode(fstat(&host)?.st_mode);
         let tree = clone_tree(
             host.as_fd(),
             "",
@@ -239,8 +227,9 @@ impl View {
             attributes = attributes.and(Attributes::READ_ONLY);
         }
         mount::set_attributes(tree.as_fd(), attributes, Reach::Recursive)?;
-        let target = self.mount_point(path, kind)?;
-        attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, path))?;
+        let kind = if directory { Make::Parent } else { Make::File };
+        self.attach_at(&tree, path, kind)?;
+        self.foreign.push(path.to_vec());
         let read_only = fstatvfs(&tree)?.f_flag.contains(StatVfsMountFlags::RDONLY);
         if !writable && !read_only {
             return Err(named(io::Error::other("the mount is not read-only"), path));
@@ -267,8 +256,8 @@ impl View {
         fchmod(&own, Mode::from_raw_mode(0o755))?;
         let tree = clone_tree(self.storage()?, &name, OpenTreeFlags::empty())?;
         mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
-        let target = self.mount_point(path, FileType::Directory)?;
-        attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, path))?;
+        self.attach_at(&tree, path, Make::Parent)?;
+        self.foreign.push(path.to_vec());
         Ok(format!("{} files copied", COPY_FILES_MAX - budget.files))
     }
 
@@ -287,8 +276,7 @@ impl View {
             .and(Attributes::NO_EXECUTE)
             .and(Attributes::READ_ONLY);
         mount::set_attributes(tree.as_fd(), attributes, Reach::One)?;
-        let target = self.mount_point(path.as_bytes(), FileType::RegularFile)?;
-        attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, path.as_bytes()))?;
+        self.attach_at(&tree, path.as_bytes(), Make::File)?;
         Ok("the host's device, node read-only".into())
     }
 
@@ -307,12 +295,12 @@ impl View {
             self.terminal = Some(terminal::open_peer(master.as_fd())?);
             self.terminal_master = Some(master);
         }
-        let target = self.mount_point(b"/dev/pts", FileType::Directory)?;
-        attach_to(devpts.as_fd(), target.as_fd())?;
+        self.attach_at(&devpts, b"/dev/pts", Make::Parent)?;
+        self.foreign.push(b"/dev/pts".to_vec());
         Ok("a devpts instance of our own".into())
     }
 
-    fn proc(&self, writable: bool, nested_namespaces: bool) -> io::Result<String> {
+    fn proc(&mut self, writable: bool, nested_namespaces: bool) -> io::Result<String> {
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
             | MountAttrFlags::MOUNT_ATTR_NODEV
             | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -325,8 +313,8 @@ impl View {
         if !writable {
             mount::set_attributes(proc.as_fd(), Attributes::READ_ONLY, Reach::One)?;
         }
-        let target = self.mount_point(b"/proc", FileType::Directory)?;
-        attach_to(proc.as_fd(), target.as_fd())?;
+        self.attach_at(&proc, b"/proc", Make::Parent)?;
+        self.foreign.push(b"/proc".to_vec());
         if writable {
             self.protect_proc(proc.as_fd())?;
         }
@@ -435,74 +423,93 @@ impl View {
         open_beneath(self.root()?, relative(path), kind)
     }
 
-    /// The place where `path` is to be mounted, made if it is missing and its
-    /// parent is ours.
-    fn mount_point(&self, path: &[u8], kind: FileType) -> io::Result<OwnedFd> {
-        let want = if kind == FileType::Directory {
-            OFlags::DIRECTORY
-        } else {
-            OFlags::empty()
+    /// Mounts `tree` at `path`. A missing mount point is made where everything
+    /// above it is the launcher's own; elsewhere it must exist already, and is
+    /// found without following a link.
+    fn attach_at(&self, tree: &OwnedFd, path: &[u8], kind: Make<'_>) -> io::Result<()> {
+        let root = self.root()?;
+        if self.is_own(path) {
+            self.make(path, kind)?;
+            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+            return move_mount(tree, "", root, relative(path), flags)
+                .map_err(|error| named(error.into(), path));
+        }
+        let target =
+            self.open_inside(path, OFlags::empty())
+                .map_err(|error| match error.kind() {
+                    io::ErrorKind::NotFound => named(
+                        io::Error::other("a mount point is missing on the host"),
+                        path,
+                    ),
+                    _ => named(error, path),
+                })?;
+        attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, path))
+    }
+
+    /// Whether nothing of the host and no link lies at or above `path`, so that
+    /// the path leads only through what the launcher has made itself.
+    fn is_own(&self, path: &[u8]) -> bool {
+        !is_below(path, &self.foreign)
+    }
+
+    /// Makes something of the launcher's own, and the directories above it.
+    fn make(&self, path: &[u8], what: Make<'_>) -> io::Result<()> {
+        if !self.is_own(path) {
+            return Err(named(io::Error::other("this place is the host's"), path));
+        }
+        let (root, place) = (self.root()?, relative(path));
+        let made = match what {
+            Make::Directory { mode } => mkdirat(root, place, Mode::from_raw_mode(mode)),
+            Make::Parent => mkdirat(root, place, Mode::from_raw_mode(0o755)),
+            Make::File => mknodat(
+                root,
+                place,
+                FileType::RegularFile,
+                Mode::from_raw_mode(0o444),
+                0,
+            ),
+            Make::Symlink { target } => symlinkat(target, root, place),
         };
-        match self.open_inside(path, want) {
-            Ok(target) => return Ok(target),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(named(error, path)),
+        match (made, what) {
+            (Ok(()), _) => Ok(()),
+            // A mount point may be there already; a link may not.
+            (Err(Errno::EXIST), Make::Parent | Make::File) => Ok(()),
+            (Err(Errno::NOENT), _) if place != b"." => {
+                self.make(split(path).0, Make::Parent)?;
+                self.make(path, what)
+            }
+            (Err(error), _) => Err(named(error.into(), path)),
         }
-        let (parent, name) = self.parent_of(path)?;
-        if kind == FileType::Directory {
-            mkdirat(&parent, name, Mode::from_raw_mode(0o755))
-        } else {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            openat(&parent, name, flags, Mode::from_raw_mode(0o444)).map(drop)
-        }
-        .map_err(|error| named(error.into(), path))?;
-        self.open_inside(path, want)
-            .map_err(|error| named(error, path))
     }
+}
 
-    /// The parent directory, made as needed, and the last component. Fails
-    /// when the parent is the host's: nothing is ever created there.
-    fn parent_of<'p>(&self, path: &'p [u8]) -> io::Result<(OwnedFd, &'p [u8])> {
-        let cut = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
-        let (directories, name) = (&path[..cut], &path[cut + 1..]);
-        let parent = self
-            .own_directory(directories)
-            .map_err(|error| named(error, path))?;
-        self.require_own(parent.as_fd(), path)?;
-        Ok((parent, name))
-    }
+/// What stands at a path that the launcher makes.
+#[derive(Clone, Copy)]
+enum Make<'a> {
+    Directory {
+        mode: u32,
+    },
+    /// A directory that only holds other things, or is a mount point.
+    Parent,
+    /// An empty file, as a mount point.
+    File,
+    Symlink {
+        target: &'a [u8],
+    },
+}
 
-    /// Opens a directory of the view; what is missing of it is made, as long as
-    /// what is there already is ours.
-    fn own_directory(&self, path: &[u8]) -> io::Result<OwnedFd> {
-        match self.open_inside(path, OFlags::DIRECTORY) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            other => return other,
-        }
-        let cut = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
-        let parent = self.own_directory(&path[..cut])?;
-        self.require_own(parent.as_fd(), path)?;
-        mkdirat(&parent, &path[cut + 1..], Mode::from_raw_mode(0o755))?;
-        open_beneath(parent.as_fd(), &path[cut + 1..], OFlags::DIRECTORY)
-    }
+/// Whether `path` is one of `places` or lies below one.
+fn is_below(path: &[u8], places: &[Vec<u8>]) -> bool {
+    places.iter().any(|place| {
+        path.strip_prefix(place.as_slice())
+            .is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))
+    })
+}
 
-    /// Fails unless `directory` lies on one of the launcher's own tmpfs.
-    fn require_own(&self, directory: BorrowedFd<'_>, path: &[u8]) -> io::Result<()> {
-        let device = fstat(directory)?.st_dev;
-        let own = |fd: &Option<OwnedFd>| -> io::Result<bool> {
-            Ok(match fd {
-                Some(fd) => fstat(fd)?.st_dev == device,
-                None => false,
-            })
-        };
-        if own(&self.root)? || own(&self.storage)? {
-            return Ok(());
-        }
-        Err(named(
-            io::Error::other("a mount point is missing on the host"),
-            path,
-        ))
-    }
+/// The directory of an absolute path and its last component.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let cut = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+    (&path[..cut], &path[(cut + 1).min(path.len())..])
 }
 
 /// Opens a path of the host as it was when the launcher started.

@@ -10,7 +10,7 @@ use stockade_launch::wire::{self, Assignment, Report, Request, Watch};
 use stockade_policy::facts::ControlGroups;
 use stockade_policy::plan::{Action, Form, Plan, Step};
 use stockade_sys::process::{Child, Forked, Namespaces, fork_into};
-use stockade_sys::rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, openat, stat};
+use stockade_sys::rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags, memfd_create, openat, statat};
 use stockade_sys::rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
@@ -161,9 +161,22 @@ impl Embryo {
     }
 }
 
-/// Sets a sandbox up to the gate. `embryo` is the outcome of [`Embryo::fork`]
-/// for the form of this plan.
-pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<AtGate, WallError> {
+/// A sandbox that is being set up by its launcher. Dropping it kills it.
+#[derive(Debug)]
+pub struct Underway(AtGate);
+
+impl Underway {
+    /// Waits until everything is set up.
+    pub fn finish(self, plan: &Plan) -> Result<AtGate, WallError> {
+        let mut gate = self.0;
+        gate.await_ready(plan)?;
+        Ok(gate)
+    }
+}
+
+/// Has a sandbox set up to the gate, which goes on while the caller does
+/// something else. `embryo` is the outcome of [`Embryo::fork`] for this plan.
+pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<Underway, WallError> {
     let plan = start.plan;
     let mut embryo = embryo.map_err(|error| {
         step_failed(plan, &error, |action| {
@@ -191,8 +204,7 @@ pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<AtGate, Wal
     };
     gate.supervise(plan, embryo.mapped, start.fail_at)?;
     gate.sandbox.begin(&assignment)?;
-    gate.await_ready(plan)?;
-    Ok(gate)
+    Ok(Underway(gate))
 }
 
 fn has(plan: &Plan, which: impl Fn(&Action) -> bool) -> bool {
@@ -250,10 +262,21 @@ fn assignment(start: &Start<'_>, embryo: &Embryo) -> Result<Vec<u8>, WallError> 
 }
 
 fn own_namespaces() -> Result<wire::NamespaceIds, WallError> {
+    let failed = |error: stockade_sys::rustix::io::Errno| {
+        WallError::system("stat of /proc/self/ns")(error.into())
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = openat(
+        stockade_sys::rustix::fs::CWD,
+        "/proc/self/ns",
+        flags,
+        Mode::empty(),
+    )
+    .map_err(failed)?;
     let mut ids = [0; wire::NAMESPACES.len()];
     for (id, name) in ids.iter_mut().zip(wire::NAMESPACES) {
-        *id = stat(format!("/proc/self/ns/{name}"))
-            .map_err(|error| WallError::system("stat of /proc/self/ns")(error.into()))?
+        *id = statat(&directory, name, AtFlags::empty())
+            .map_err(failed)?
             .st_ino;
     }
     Ok(ids)
