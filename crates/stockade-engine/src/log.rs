@@ -111,13 +111,20 @@ impl Log {
     /// Makes the log when it is missing and finds the end of its chain, so
     /// that a log that cannot be used is known before anything runs.
     pub fn open(state: &StateDirectory) -> Result<Self, LogError> {
-        let log = Self {
-            state: state.clone(),
-            bounds: BOUNDS,
-        };
+        let log = Self::at(state);
         let _lock = log.state.lock(LOCK, LockKind::Exclusive)?;
         log.end()?;
         Ok(log)
+    }
+
+    /// The log without looking at it: whether it can be used shows at the
+    /// first [`append`](Self::append). For a run, which appends before it
+    /// starts anything.
+    pub fn at(state: &StateDirectory) -> Self {
+        Self {
+            state: state.clone(),
+            bounds: BOUNDS,
+        }
     }
 
     /// Adds the events in order, all as of `now` and all in one write unless

@@ -4,7 +4,7 @@
 //! be had is not tried here: the run itself tries, and its failure is
 //! diagnosed by the doctor. What is cheap and certain is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
@@ -80,7 +80,9 @@ pub fn facts(
     let questions = compile::questions(policy, home, &facts.environment, directory);
     answer(questions, &mut facts.paths)?;
     let credentials = compile::credential_questions(policy, &facts);
-    answer(credentials.paths, &mut facts.paths)?;
+    let etc = Listing::of("/etc");
+    let possible = credentials.paths.into_iter().filter(|path| etc.may_hold(path)).collect();
+    answer(possible, &mut facts.paths)?;
     for (base, pattern) in credentials.patterns {
         expand(&base, pattern, &mut facts.paths);
     }
@@ -91,6 +93,34 @@ pub fn facts(
         error,
     })?;
     Ok(facts)
+}
+
+/// The names in a directory, to tell without a call that a path below is
+/// missing; most of a hundred credential places below /etc are.
+struct Listing {
+    directory: AbsolutePath,
+    /// `None` when the directory cannot be listed: then anything may exist.
+    names: Option<HashSet<Vec<u8>>>,
+}
+
+impl Listing {
+    fn of(directory: &str) -> Self {
+        let names = std::fs::read_dir(directory)
+            .and_then(|entries| entries.map(|entry| Ok(entry?.file_name().into_vec())).collect());
+        Self {
+            directory: AbsolutePath::parse(directory).unwrap_or_else(|_| AbsolutePath::root()),
+            names: names.ok(),
+        }
+    }
+
+    /// False only when nothing can be at `path`.
+    fn may_hold(&self, path: &AbsolutePath) -> bool {
+        let (Some(names), Some(below)) = (&self.names, path.relative_to(&self.directory)) else {
+            return true;
+        };
+        let first = below.split(|&byte| byte == b'/').next().unwrap_or_default();
+        first.is_empty() || names.contains(first)
+    }
 }
 
 /// Who the caller is, for the launcher's id maps.

@@ -196,7 +196,7 @@ pub fn run(
 ) -> Result<Finished, Refusal> {
     let run = RunId::generate()
         .map_err(|error| Refusal::System { what: "the id of the run", error })?;
-    let log = Log::open(&planned.loaded.state)?;
+    let log = Log::at(&planned.loaded.state);
     let result = gate(request, planned, prepared, &run, &log);
     let (supervision, evidence) = match result {
         Ok(started) => started,
@@ -297,7 +297,11 @@ fn outcome(
     read_group(&sandbox, &mut end, &mut limits_hit, &mut peak_memory_bytes);
     let by_signal = |number| matches!(end, End::Killed { signal, .. } if signal == number)
         || matches!(end, End::Exited(code) if code == crate::outcome::EXIT_SIGNAL_BASE + number);
-    if planned.plan.limits.cpu_seconds.is_some() && by_signal(signal::CPU_TIME) {
+    // Who ignores SIGXCPU is killed at the hard limit, one second later.
+    let spent = |seconds: u64| by_signal(signal::KILL) && usage.cpu_micros >= seconds * 1_000_000;
+    if let Some(seconds) = planned.plan.limits.cpu_seconds
+        && (by_signal(signal::CPU_TIME) || spent(seconds))
+    {
         limits_hit.push(LimitHit::CpuTime);
     }
     if planned.plan.limits.file_bytes.is_some() && by_signal(signal::FILE_SIZE) {

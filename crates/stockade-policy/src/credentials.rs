@@ -46,6 +46,7 @@ pub struct Credential {
     /// Relative to the base, without a leading slash; `*` stands for any bytes
     /// within one component.
     pub pattern: &'static str,
+    literal: bool,
     pub kind: CredentialKind,
     pub reason: &'static str,
 }
@@ -53,7 +54,7 @@ pub struct Credential {
 impl Credential {
     /// Whether the pattern names exactly one path.
     pub fn is_literal(&self) -> bool {
-        !self.pattern.contains('*')
+        self.literal
     }
 
     /// Whether the path, relative to the base, is the place or lies below it.
@@ -87,6 +88,17 @@ pub fn covers(path: &AbsolutePath, home: &AbsolutePath) -> Option<&'static Crede
     })
 }
 
+const fn contains_star(pattern: &[u8]) -> bool {
+    let mut at = 0;
+    while at < pattern.len() {
+        if pattern[at] == b'*' {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
 /// `*` stands for any bytes; everything else for itself.
 fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
     let Some(star) = pattern.iter().position(|&byte| byte == b'*') else { return pattern == name };
@@ -101,6 +113,7 @@ macro_rules! credentials {
             id: $id,
             base: Base::$base,
             pattern: $pattern,
+            literal: !contains_star($pattern.as_bytes()),
             kind: CredentialKind::$kind,
             reason: $reason,
         },)*]

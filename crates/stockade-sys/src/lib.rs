@@ -7,6 +7,7 @@
 
 pub use rustix;
 
+pub mod entry;
 pub mod hostile;
 pub mod landlock;
 pub mod mount;

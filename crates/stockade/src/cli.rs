@@ -1,11 +1,10 @@
 //! The one definition of commands and options: help, completions and the man
 //! page are generated from it.
 
-use std::process::ExitCode;
-
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands;
+use crate::exit::ExitCode;
 use crate::show;
 
 /// Stockade itself failed or refused: nothing ran (as documented in `run`).
@@ -54,10 +53,32 @@ enum Command {
     AttackInside(commands::doctor::InsideArgs),
 }
 
-/// Parses the arguments of this process and runs the command.
-pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match &cli.command {
+/// Parses the arguments of this process, runs the command and returns the exit
+/// code.
+pub fn main() -> u8 {
+    match parse() {
+        Ok(command) => perform(&command).number(),
+        Err(error) => explained(&error).number(),
+    }
+}
+
+/// `stockade run` is what agents call for each command: its own definition is
+/// enough for it, and building all the others would take longer than the plan.
+fn parse() -> Result<Command, clap::Error> {
+    let mut arguments = std::env::args_os();
+    if arguments.nth(1).is_some_and(|name| name == "run") {
+        let definition = clap::Command::new("run")
+            .bin_name("stockade run")
+            .no_binary_name(true);
+        let matches =
+            commands::run::Args::augment_args(definition).try_get_matches_from(arguments)?;
+        return commands::run::Args::from_arg_matches(&matches).map(Command::Run);
+    }
+    Cli::try_parse().map(|cli| cli.command)
+}
+
+fn perform(command: &Command) -> ExitCode {
+    let result = match command {
         Command::Run(arguments) => commands::run::run(arguments),
         Command::Shell(arguments) => commands::shell::run(arguments),
         Command::Explain(arguments) => commands::explain::run(arguments),
@@ -79,6 +100,14 @@ pub fn main() -> ExitCode {
             ExitCode::from(EXIT_FAILED)
         }
     }
+}
+
+/// Prints help, or what is wrong with the arguments. The latter must not look
+/// like the exit code of a command that ran.
+fn explained(error: &clap::Error) -> ExitCode {
+    // Nobody is there to read it when this fails.
+    let _unread = error.print().is_err();
+    ExitCode::from(if error.use_stderr() { EXIT_FAILED } else { 0 })
 }
 
 /// The definition, for generators.

@@ -3,4 +3,5 @@
 
 pub mod cli;
 mod commands;
+pub mod exit;
 mod show;

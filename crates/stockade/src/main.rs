@@ -1,7 +1,5 @@
 //! Entry point of the `stockade` command.
 
-use std::process::ExitCode;
+#![no_main]
 
-fn main() -> ExitCode {
-    stockade::cli::main()
-}
+stockade_sys::entry!(stockade::cli::main);

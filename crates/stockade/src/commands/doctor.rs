@@ -1,9 +1,9 @@
 //! `stockade doctor`: what this machine can hold, and the attacks that show it.
 
+use crate::exit::ExitCode;
+
 mod attack;
 mod examine;
-
-use std::process::ExitCode;
 
 /// Show what this machine can hold, and what to do about the rest
 #[derive(Debug, clap::Args)]

@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use stockade_engine::run::{Request, plan};
 use stockade_policy::explain::{Detail, Style, json, text};
 
 use super::options::PolicyOptions;
+use crate::exit::ExitCode;
 
 /// Show what a command could read, write, execute and reach
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, short)]
     verbose: bool,
     /// The command and its arguments; `true` when left out
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -59,7 +59,11 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         let plain = !std::io::stdout().is_terminal()
             || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let style = if plain { Style::Plain } else { Style::Ansi };
-        let detail = if arguments.verbose { Detail::Verbose } else { Detail::Summary };
+        let detail = if arguments.verbose {
+            Detail::Verbose
+        } else {
+            Detail::Summary
+        };
         text(&planned.plan, style, detail)
     };
     match std::io::stdout().write_all(output.as_bytes()) {

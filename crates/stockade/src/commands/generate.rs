@@ -2,7 +2,8 @@
 //! definition of the command line and of the policy.
 
 use std::io::{self, Write};
-use std::process::ExitCode;
+
+use crate::exit::ExitCode;
 
 /// Print completions for a shell
 #[derive(Debug, clap::Args)]
@@ -27,7 +28,12 @@ pub struct SchemaArgs {}
 
 pub fn completions(arguments: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     let mut definition = crate::cli::definition();
-    clap_complete::generate(arguments.shell, &mut definition, "stockade", &mut io::stdout());
+    clap_complete::generate(
+        arguments.shell,
+        &mut definition,
+        "stockade",
+        &mut io::stdout(),
+    );
     Ok(ExitCode::SUCCESS)
 }
 

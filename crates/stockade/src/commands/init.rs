@@ -6,7 +6,6 @@
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
@@ -19,6 +18,7 @@ use stockade_policy::path::printable;
 use stockade_policy::{presets, schema};
 
 use super::trust::resolve;
+use crate::exit::ExitCode;
 
 /// Write a commented stockade.toml
 #[derive(Debug, clap::Args)]

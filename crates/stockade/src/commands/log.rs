@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +13,8 @@ use stockade_engine::events::{Event, Hash, Record, json_for_terminal};
 use stockade_engine::log::{Entry, Filter, Verified, VerifyError, read, verify};
 use stockade_engine::state::{Places, StateDirectory};
 use stockade_policy::path::printable;
+
+use crate::exit::ExitCode;
 
 /// How often a followed log is looked at.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);

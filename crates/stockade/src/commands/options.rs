@@ -7,7 +7,9 @@ use stockade_engine::load::{CliSetting, Selection};
 
 /// Policy and place
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Policy (adds to the policy files; `stockade explain` shows the sum)")]
+#[command(
+    next_help_heading = "Policy (adds to the policy files; `stockade explain` shows the sum)"
+)]
 pub struct PolicyOptions {
     /// Project directory; otherwise the nearest one upwards with a
     /// stockade.toml, else with a .git, else the current directory
@@ -64,19 +66,28 @@ impl PolicyOptions {
         add("filesystem.read", self.read.clone());
         add("filesystem.write", self.write.clone());
         add("filesystem.hide", self.hide.clone());
-        let (set, pass): (Vec<String>, Vec<String>) =
-            self.env.iter().cloned().partition(|item| item.contains('='));
+        let (set, pass): (Vec<String>, Vec<String>) = self
+            .env
+            .iter()
+            .cloned()
+            .partition(|item| item.contains('='));
         add("environment.pass", pass);
         add("environment.set", set);
         add("limits.memory", self.memory.iter().cloned().collect());
         add("limits.processes", self.processes.iter().cloned().collect());
         add("limits.cpus", self.cpus.iter().cloned().collect());
-        add("limits.open_files", self.open_files.iter().cloned().collect());
+        add(
+            "limits.open_files",
+            self.open_files.iter().cloned().collect(),
+        );
         add("limits.wall_time", self.wall_time.iter().cloned().collect());
         add("limits.disk", self.disk.iter().cloned().collect());
         if self.nested_sandbox {
             add("process.nested_sandbox", vec!["true".into()]);
         }
-        Selection { project: self.project.clone(), settings }
+        Selection {
+            project: self.project.clone(),
+            settings,
+        }
     }
 }

@@ -5,15 +5,17 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::Context;
 use serde_json::json;
 use stockade_engine::outcome::{EXIT_NOT_FOUND, EXIT_REFUSED, End};
-use stockade_engine::run::{Corpus, Finished, Planned, Prepared, Refusal, Request, plan, run as run_planned};
+use stockade_engine::run::{
+    Corpus, Finished, Planned, Prepared, Refusal, Request, plan, run as run_planned,
+};
 use stockade_policy::path::printable;
 
 use super::options::PolicyOptions;
+use crate::exit::ExitCode;
 use crate::show;
 
 /// Run a command in a fresh sandbox
@@ -59,7 +61,7 @@ pub struct Args {
     #[arg(long, hide = true)]
     attack_corpus: bool,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -70,7 +72,11 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         directory: arguments.directory.clone(),
         selection: arguments.policy.selection(),
         fail_step: arguments.fail_step.clone(),
-        corpus: if arguments.attack_corpus { Corpus::Granted } else { Corpus::Absent },
+        corpus: if arguments.attack_corpus {
+            Corpus::Granted
+        } else {
+            Corpus::Absent
+        },
     };
     let voice = if arguments.quiet {
         Voice::Quiet
@@ -146,7 +152,11 @@ fn held(hold: &stockade_policy::plan::Hold) -> String {
 }
 
 fn not_executed(request: &Request, errno: i32, exit_code: i32) -> String {
-    let name = request.argv.first().map(|name| printable(name.as_bytes())).unwrap_or_default();
+    let name = request
+        .argv
+        .first()
+        .map(|name| printable(name.as_bytes()))
+        .unwrap_or_default();
     match exit_code {
         EXIT_NOT_FOUND => format!("stockade: the command {name:?} was not found inside"),
         _ => {
@@ -164,16 +174,24 @@ fn say_how_it_ended(finished: &Finished) {
         show::denial(denial);
     }
     if finished.outcome.end == End::Lost {
-        show::line("stockade: the sandbox was killed from outside; how the command ended is unknown");
+        show::line(
+            "stockade: the sandbox was killed from outside; how the command ended is unknown",
+        );
     }
     if let Some(error) = &finished.log_error {
-        show::line(&format!("stockade: the end of the run is not in the log: {error}"));
+        show::line(&format!(
+            "stockade: the end of the run is not in the log: {error}"
+        ));
     }
 }
 
 fn report_json(planned: &Planned, finished: &Finished) -> anyhow::Result<serde_json::Value> {
     let mut report = serde_json::to_value(finished.outcome.report(&planned.plan))?;
-    let denials: Vec<_> = finished.denials.iter().map(|denial| denial.record()).collect();
+    let denials: Vec<_> = finished
+        .denials
+        .iter()
+        .map(|denial| denial.record())
+        .collect();
     if let Some(object) = report.as_object_mut() {
         object.insert("denials".into(), serde_json::to_value(denials)?);
     }

@@ -1,12 +1,12 @@
 //! `stockade shell`: an interactive shell in a sandbox.
 
 use std::ffi::OsString;
-use std::process::ExitCode;
 
 use stockade_engine::run::Request;
 
 use super::options::PolicyOptions;
 use super::run::{Voice, perform};
+use crate::exit::ExitCode;
 
 /// Open a shell in a fresh sandbox
 #[derive(Debug, clap::Args)]

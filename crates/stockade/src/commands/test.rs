@@ -3,7 +3,6 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use serde_json::json;
@@ -12,6 +11,7 @@ use stockade_policy::decide::{Decision, Question, decide};
 use stockade_policy::path::{AbsolutePath, printable};
 
 use super::options::PolicyOptions;
+use crate::exit::ExitCode;
 
 /// Ask whether something is allowed, and by which rule
 #[derive(Debug, clap::Args)]

@@ -5,7 +5,6 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
@@ -15,6 +14,8 @@ use stockade_engine::log::Log;
 use stockade_engine::state::{Places, StateDirectory};
 use stockade_engine::trust::{Trust, is_trusted, list, trust};
 use stockade_policy::path::{AbsolutePath, printable};
+
+use crate::exit::ExitCode;
 
 /// Let the project's stockade.toml widen what its runs may do
 #[derive(Debug, clap::Args)]

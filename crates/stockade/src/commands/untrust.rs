@@ -1,7 +1,6 @@
 //! `stockade untrust`: takes the trust in a project's policy file back.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::Context;
@@ -13,6 +12,7 @@ use stockade_engine::trust::{list, untrust};
 use stockade_policy::path::AbsolutePath;
 
 use super::trust::{resolve, start_directory};
+use crate::exit::ExitCode;
 
 /// Take the trust in a project's stockade.toml back
 #[derive(Debug, clap::Args)]

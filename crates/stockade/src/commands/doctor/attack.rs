@@ -6,7 +6,6 @@ use std::fs::DirBuilder;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::Context;
 use stockade_attacks::bait::{Bait, Layout};
@@ -17,6 +16,7 @@ use stockade_sys::rustix::process::geteuid;
 use stockade_sys::signal::{self, Signals};
 
 use super::{Format, print};
+use crate::exit::ExitCode;
 use crate::show;
 
 /// The hidden command that is the corpus.

@@ -1,7 +1,6 @@
 //! `stockade doctor` without attacks: prints what the examination found.
 
 use std::ffi::OsString;
-use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use stockade_engine::doctor::{Check, Examination, Finding, Standing, examine};
@@ -10,6 +9,7 @@ use stockade_policy::guarantee::Guarantee;
 use stockade_policy::plan::Hold;
 
 use super::{Format, print};
+use crate::exit::ExitCode;
 use crate::show;
 
 /// Examines; fails when commands cannot run here.
