@@ -209,8 +209,11 @@ pub fn run(
     let supervised = supervision
         .run()
         .map_err(|error| Refusal::Wall { error, diagnosis: None })?;
-    let outcome = outcome(planned, run.clone(), supervised, clock.elapsed(), evidence);
-    Ok(finish(planned, outcome, &run, &log))
+    let outcome = outcome(planned, run.clone(), &supervised, clock.elapsed(), evidence);
+    let finished = finish(planned, outcome, &run, &log);
+    // Now at the latest everything of the sandbox is gone.
+    drop(supervised);
+    Ok(finished)
 }
 
 type Started = (Supervision, Vec<process_wall::Evidence>);
@@ -287,14 +290,15 @@ fn refusal_event(refusal: &Refusal) -> Event {
 fn outcome(
     planned: &Planned,
     run: RunId,
-    supervised: Supervised,
+    supervised: &Supervised,
     duration: Duration,
     evidence: Vec<process_wall::Evidence>,
 ) -> Outcome {
-    let Supervised { sandbox, mut end, usage, .. } = supervised;
+    let Supervised { sandbox, usage, .. } = supervised;
+    let mut end = supervised.end.clone();
     let mut limits_hit: Vec<LimitHit> = usage.limits_met.iter().map(|&limit| limit.into()).collect();
     let mut peak_memory_bytes = usage.peak_memory_bytes;
-    read_group(&sandbox, &mut end, &mut limits_hit, &mut peak_memory_bytes);
+    read_group(sandbox, &mut end, &mut limits_hit, &mut peak_memory_bytes);
     let by_signal = |number| matches!(end, End::Killed { signal, .. } if signal == number)
         || matches!(end, End::Exited(code) if code == crate::outcome::EXIT_SIGNAL_BASE + number);
     // Who ignores SIGXCPU is killed at the hard limit, one second later.

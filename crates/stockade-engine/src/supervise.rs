@@ -94,10 +94,8 @@ impl Supervision {
         Ok(Supervised { sandbox: self.sandbox, end, usage })
     }
 
-    /// The command is over: nothing inside outlives it, and what it did not
-    /// read stays with the caller.
+    /// The command is over: what it did not read stays with the caller.
     fn end(&mut self, end: (End, Usage)) -> Result<(), WallError> {
-        self.sandbox.wait();
         if let Some(mut input) = self.input.take() {
             input.abandon().map_err(system("relay"))?;
         }
@@ -187,11 +185,22 @@ impl Supervision {
             Some(Report::NotExecuted { errno }) => {
                 Some((End::NotExecuted { errno }, Usage::default()))
             }
-            Some(Report::Ended { end, usage }) => Some((end.into(), usage)),
+            Some(Report::Ended { end, usage, alone }) => {
+                // The launcher has only itself to take down: its end is
+                // awaited when the sandbox is dropped, after what is left to
+                // do here.
+                if !alone {
+                    self.sandbox.wait();
+                }
+                Some((end.into(), usage))
+            }
             Some(other) => {
                 return Err(WallError::Protocol(format!("{other:?} after the gate")));
             }
-            None => Some((End::Lost, Usage::default())),
+            None => {
+                self.sandbox.wait();
+                Some((End::Lost, Usage::default()))
+            }
         })
     }
 

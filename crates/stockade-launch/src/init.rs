@@ -78,6 +78,7 @@ pub(crate) fn run(
         &Report::Ended {
             end,
             usage: keeper.usage,
+            alone: !has_children()?,
         },
         None,
     )

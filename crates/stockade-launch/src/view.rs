@@ -37,6 +37,8 @@ pub(crate) struct View {
     root: Option<OwnedFd>,
     /// The tmpfs behind all private directories.
     storage: Option<OwnedFd>,
+    /// The storage is mounted at [`WORK`] for the time being.
+    storage_attached: bool,
     /// Read-only mounts of an empty file and an empty directory.
     mask_sources: Option<(OwnedFd, OwnedFd)>,
     /// The host's root: kept until Landlock has shown that it refuses it.
@@ -125,7 +127,6 @@ impl View {
         // On top of "/": the process keeps the old root as its root, so host
         // paths still resolve, and pivot_root(2) finds a mounted new root.
         attach(root.as_fd(), CWD, "/")?;
-        mkdirat(&root, WORK, Mode::from_raw_mode(0o700))?;
         self.root = Some(root);
         Ok("tmpfs on a private mount tree".into())
     }
@@ -138,9 +139,6 @@ impl View {
             ("mode", "0700".into()),
         ];
         let storage = filesystem("tmpfs", &options, attributes)?;
-        let work = format!("{WORK}/storage");
-        mkdirat(self.root()?, work.as_str(), Mode::from_raw_mode(0o700))?;
-        attach(storage.as_fd(), self.root()?, &work)?;
         let limits = fstatvfs(&storage)?;
         self.storage = Some(storage);
         Ok(format!(
@@ -187,7 +185,7 @@ impl View {
         }
         let name = self.stored_name();
         make(self.storage()?, name.as_bytes())?;
-        let tree = clone_tree(self.storage()?, &name, OpenTreeFlags::empty())?;
+        let tree = self.clone_stored(&name)?;
         mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
         self.attach_at(&tree, path, Make::File)?;
         Ok(format!("{} bytes of our own", content.len()))
@@ -197,7 +195,7 @@ impl View {
         let name = self.stored_name();
         // The launcher's umask is 0, so the mode is as given.
         mkdirat(self.storage()?, name.as_str(), Mode::from_raw_mode(mode))?;
-        let tree = clone_tree(self.storage()?, &name, OpenTreeFlags::empty())?;
+        let tree = self.clone_stored(&name)?;
         self.attach_at(&tree, path, Make::Parent)?;
         self.private.push(path.to_vec());
         Ok("private".into())
@@ -254,7 +252,7 @@ impl View {
         };
         copy_directory(host.as_fd(), own.as_fd(), &mut budget, 4)?;
         fchmod(&own, Mode::from_raw_mode(0o755))?;
-        let tree = clone_tree(self.storage()?, &name, OpenTreeFlags::empty())?;
+        let tree = self.clone_stored(&name)?;
         mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
         self.attach_at(&tree, path, Make::Parent)?;
         self.foreign.push(path.to_vec());
@@ -365,7 +363,7 @@ impl View {
 
     /// An empty file that nobody may open and an empty directory, each as a
     /// read-only mount to clone from.
-    fn make_mask_sources(&self) -> io::Result<(OwnedFd, OwnedFd)> {
+    fn make_mask_sources(&mut self) -> io::Result<(OwnedFd, OwnedFd)> {
         let storage = self.storage()?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = openat(storage, "mask-file", flags, Mode::from_raw_mode(0o600))?;
@@ -374,11 +372,11 @@ impl View {
         mkdirat(storage, "mask-directory", Mode::from_raw_mode(0o555))?;
         let mut sources = Vec::with_capacity(2);
         for name in ["mask-file", "mask-directory"] {
-            let tree = clone_tree(storage, name, OpenTreeFlags::empty())?;
+            let tree = self.clone_stored(name)?;
             mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
-            // Attached over themselves, because kernels before 6.15 clone
-            // only from attached mounts.
-            attach(tree.as_fd(), storage, name)?;
+            if self.storage_attached {
+                attach(tree.as_fd(), self.storage()?, name)?;
+            }
             sources.push(tree);
         }
         let directory = sources.pop().ok_or(io::ErrorKind::NotFound)?;
@@ -392,12 +390,11 @@ impl View {
             .take()
             .ok_or_else(|| io::Error::other("no new root yet"))?;
         fchdir(&root)?;
-        if self.storage.is_some() {
-            self.mask_sources = None;
-            unmount(format!("{WORK}/storage"), UnmountFlags::DETACH)?;
-            unlinkat(&root, format!("{WORK}/storage"), AtFlags::REMOVEDIR)?;
+        self.mask_sources = None;
+        if self.storage_attached {
+            unmount(WORK, UnmountFlags::DETACH)?;
+            unlinkat(&root, WORK, AtFlags::REMOVEDIR)?;
         }
-        unlinkat(&root, WORK, AtFlags::REMOVEDIR)?;
         self.storage = None;
         mount::set_attributes(root.as_fd(), Attributes::READ_ONLY, Reach::One)?;
         // pivot_root(2): with "." twice the old root ends up on top of the new
@@ -411,6 +408,20 @@ impl View {
             return Err(io::Error::other("the new root is not in place"));
         }
         Ok("the old root is gone, the new one is read-only".into())
+    }
+
+    /// A mount of one part of the private storage. Kernels before 6.15 clone
+    /// only from a mounted tree; then the storage is mounted while the view is
+    /// built, which costs an unmount.
+    fn clone_stored(&mut self, name: &str) -> io::Result<OwnedFd> {
+        match clone_tree(self.storage()?, name, OpenTreeFlags::empty()) {
+            Err(error) if !self.storage_attached && is_invalid(&error) => {}
+            other => return other,
+        }
+        mkdirat(self.root()?, WORK, Mode::from_raw_mode(0o700))?;
+        attach(self.storage()?, self.root()?, WORK)?;
+        self.storage_attached = true;
+        clone_tree(self.storage()?, name, OpenTreeFlags::empty())
     }
 
     fn stored_name(&mut self) -> String {
@@ -540,6 +551,10 @@ fn relative(path: &[u8]) -> &[u8] {
         Some(b"") | None => b".",
         Some(rest) => rest,
     }
+}
+
+fn is_invalid(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
 /// A descriptor with rights from one that only names a place of ours.

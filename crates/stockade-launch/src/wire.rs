@@ -181,7 +181,12 @@ pub enum Report {
     /// The command's job was stopped by a signal (terminal job control).
     Stopped { signal: i32 },
     /// The command ended; everything inside ends with it.
-    Ended { end: End, usage: Usage },
+    Ended {
+        end: End,
+        usage: Usage,
+        /// Nothing but the launcher is left inside.
+        alone: bool,
+    },
 }
 
 /// What shows that a step took effect.
