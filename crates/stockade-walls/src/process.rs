@@ -136,7 +136,12 @@ impl Embryo {
         };
         set_dumpable_behavior(DumpableBehavior::Dumpable)?;
         let Child { pid, pidfd } = match fork_into(namespaces)? {
-            Forked::Child => stockade_launch::launch(theirs, &birth),
+            Forked::Child => {
+                // Else the launcher would keep its own socket open, and never
+                // see that the supervisor died before it was tied to it.
+                drop(control);
+                stockade_launch::launch(theirs, &birth)
+            }
             Forked::Parent(child) => child,
         };
         let mut embryo = Self {

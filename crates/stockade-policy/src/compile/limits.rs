@@ -59,11 +59,13 @@ pub(super) fn resource_limits(facts: &Facts, limits: &Limits) -> Vec<ResourceLim
     let data = limits
         .memory_bytes
         .filter(|_| !has_controller(facts, "memory"));
-    list.extend(
-        limits
-            .cpu_seconds
-            .map(|seconds| equal(Resource::Cpu, seconds)),
-    );
+    // The kernel sends SIGXCPU, which says what happened, only below the hard
+    // limit (setrlimit(2)).
+    list.extend(limits.cpu_seconds.map(|seconds| ResourceLimit {
+        resource: Resource::Cpu,
+        soft: seconds,
+        hard: seconds.saturating_add(1),
+    }));
     list.extend(data.map(|bytes| equal(Resource::Data, bytes)));
     list.extend(
         limits
