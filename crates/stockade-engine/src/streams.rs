@@ -120,9 +120,6 @@ pub fn prepare() -> io::Result<Prepared> {
             },
             _ => {
                 let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-                // Unprivileged users have a total budget for pipes; the
-                // default capacity does as well, only slower.
-                let _capacity = fcntl_setpipe_size(&ours, PIPE_BYTES).is_ok();
                 prepared.outputs.push(Output::new(ours, stream));
                 descriptor(theirs)?
             }
@@ -179,6 +176,8 @@ pub struct Input {
     /// Bytes that were duplicated into the pipe and not yet taken from the
     /// caller's.
     duplicated: usize,
+    /// Bytes of a file that were moved into the pipe.
+    given: u64,
     /// After the end of a file: the other end of the pipe, to see at the end
     /// of the run what was left in it.
     remainder: Option<OwnedFd>,
@@ -191,7 +190,7 @@ impl Input {
             // empty, which tells how much the command has consumed.
             fcntl_setpipe_size(&pipe, rustix::param::page_size())?;
         }
-        Ok(Self { pipe: Some(pipe), kind, room: false, duplicated: 0, remainder: None })
+        Ok(Self { pipe: Some(pipe), kind, room: false, duplicated: 0, given: 0, remainder: None })
     }
 
     /// The descriptor to poll and for what; `None` when input is over.
@@ -230,8 +229,9 @@ impl Input {
             }
             Ok(length) => {
                 self.room = false;
-                if self.kind == Kind::Pipe {
-                    self.duplicated = length;
+                match self.kind {
+                    Kind::Pipe => self.duplicated = length,
+                    _ => self.given += length as u64,
                 }
                 self.pipe = Some(pipe);
             }
@@ -261,7 +261,10 @@ impl Input {
                 discard(outer, consumed)
             }
             Kind::File if unread > 0 => {
-                seek(outer, SeekFrom::Current(-(unread as i64)))?;
+                // The command can open the pipe through /proc and fill it up:
+                // what is put back is never more than what was taken.
+                let back = self.given.min(unread as u64);
+                seek(outer, SeekFrom::Current(-(back as i64)))?;
                 Ok(())
             }
             _ => Ok(()),
@@ -315,6 +318,8 @@ pub struct Output {
     to: StandardStream,
     /// There is something to move: the next thing to wait for is room.
     filled: bool,
+    /// The pipe has its full capacity, which few commands need.
+    widened: bool,
     /// The destination does not take splice(2) (a terminal, O_APPEND).
     by_copy: bool,
     /// Copied and not yet written.
@@ -323,7 +328,7 @@ pub struct Output {
 
 impl Output {
     fn new(pipe: OwnedFd, to: StandardStream) -> Self {
-        Self { pipe: Some(pipe), to, filled: false, by_copy: false, pending: Vec::new() }
+        Self { pipe: Some(pipe), to, filled: false, widened: false, by_copy: false, pending: Vec::new() }
     }
 
     /// The descriptor to poll and for what; `None` when output is over.
@@ -338,11 +343,17 @@ impl Output {
 
     /// What was waited for is there.
     pub fn advance(&mut self) -> io::Result<()> {
+        let Some(pipe) = self.pipe.take() else { return Ok(()) };
         if !self.filled {
+            if !std::mem::replace(&mut self.widened, true) {
+                // Unprivileged users have a total budget for pipes; the
+                // default capacity does as well, only slower.
+                let _capacity = fcntl_setpipe_size(&pipe, PIPE_BYTES).is_ok();
+            }
             self.filled = true;
+            self.pipe = Some(pipe);
             return Ok(());
         }
-        let Some(pipe) = self.pipe.take() else { return Ok(()) };
         match self.move_some(&pipe) {
             Ok(0) => {}
             Ok(_) => {

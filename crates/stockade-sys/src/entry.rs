@@ -38,5 +38,9 @@ pub fn start(main: fn() -> u8) -> i32 {
             Err(_) => return EXIT_NO_DESCRIPTORS,
         }
     }
-    i32::from(main())
+    let code = main();
+    // The standard library's entry would do this; nobody is there to be told
+    // when it fails.
+    let _unread = std::io::Write::flush(&mut std::io::stdout()).is_err();
+    i32::from(code)
 }

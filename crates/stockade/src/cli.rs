@@ -2,6 +2,7 @@
 //! page are generated from it.
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use stockade_engine::run::Prepared;
 
 use crate::commands;
 use crate::exit::ExitCode;
@@ -56,30 +57,25 @@ enum Command {
 /// Parses the arguments of this process, runs the command and returns the exit
 /// code.
 pub fn main() -> u8 {
-    match parse() {
-        Ok(command) => perform(&command).number(),
-        Err(error) => explained(&error).number(),
-    }
+    let is_run = std::env::args_os().nth(1).is_some_and(|name| name == "run");
+    let done = if is_run { run() } else { Cli::try_parse().map(|cli| perform(&cli.command)) };
+    done.unwrap_or_else(|error| explained(&error)).number()
 }
 
 /// `stockade run` is what agents call for each command: its own definition is
 /// enough for it, and building all the others would take longer than the plan.
-fn parse() -> Result<Command, clap::Error> {
-    let mut arguments = std::env::args_os();
-    if arguments.nth(1).is_some_and(|name| name == "run") {
-        let definition = clap::Command::new("run")
-            .bin_name("stockade run")
-            .no_binary_name(true);
-        let matches =
-            commands::run::Args::augment_args(definition).try_get_matches_from(arguments)?;
-        return commands::run::Args::from_arg_matches(&matches).map(Command::Run);
-    }
-    Cli::try_parse().map(|cli| cli.command)
+fn run() -> Result<ExitCode, clap::Error> {
+    let prepared = Prepared::new();
+    let definition = clap::Command::new("run").bin_name("stockade run").no_binary_name(true);
+    let definition = commands::run::Args::augment_args(definition);
+    let matches = definition.try_get_matches_from(std::env::args_os().skip(2))?;
+    let arguments = commands::run::Args::from_arg_matches(&matches)?;
+    Ok(shown(commands::run::run(&arguments, prepared)))
 }
 
 fn perform(command: &Command) -> ExitCode {
     let result = match command {
-        Command::Run(arguments) => commands::run::run(arguments),
+        Command::Run(arguments) => commands::run::run(arguments, Prepared::new()),
         Command::Shell(arguments) => commands::shell::run(arguments),
         Command::Explain(arguments) => commands::explain::run(arguments),
         Command::Test(arguments) => commands::test::run(arguments),
@@ -93,13 +89,15 @@ fn perform(command: &Command) -> ExitCode {
         Command::Schema(arguments) => commands::generate::schema(arguments),
         Command::AttackInside(arguments) => commands::doctor::inside(arguments),
     };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            show::error(&error);
-            ExitCode::from(EXIT_FAILED)
-        }
-    }
+    shown(result)
+}
+
+/// Shows why a command failed, if it did.
+fn shown(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        show::error(&error);
+        ExitCode::from(EXIT_FAILED)
+    })
 }
 
 /// Prints help, or what is wrong with the arguments. The latter must not look

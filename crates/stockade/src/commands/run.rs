@@ -6,13 +6,15 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde_json::json;
 use stockade_engine::outcome::{EXIT_NOT_FOUND, EXIT_REFUSED, End};
 use stockade_engine::run::{
     Corpus, Finished, Planned, Prepared, Refusal, Request, plan, run as run_planned,
 };
 use stockade_policy::path::printable;
+use stockade_sys::rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use stockade_sys::rustix::io::Errno;
 
 use super::options::PolicyOptions;
 use crate::exit::ExitCode;
@@ -65,8 +67,9 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// Runs the command and returns its exit code.
-pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
+/// Runs the command and returns its exit code. `prepared` was made before the
+/// arguments were looked at, because the kernel takes its time.
+pub fn run(arguments: &Args, prepared: Result<Prepared, Refusal>) -> anyhow::Result<ExitCode> {
     let request = Request {
         argv: arguments.command.clone(),
         directory: arguments.directory.clone(),
@@ -85,7 +88,7 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
     } else {
         Voice::Normal
     };
-    perform(&request, arguments.report.as_deref(), voice)
+    perform(&request, prepared, arguments.report.as_deref(), voice)
 }
 
 /// How much is said besides what the command says.
@@ -97,12 +100,17 @@ pub enum Voice {
 }
 
 /// Plans, runs, reports.
-pub fn perform(request: &Request, report: Option<&Path>, voice: Voice) -> anyhow::Result<ExitCode> {
+pub fn perform(
+    request: &Request,
+    prepared: Result<Prepared, Refusal>,
+    report: Option<&Path>,
+    voice: Voice,
+) -> anyhow::Result<ExitCode> {
     // Opened first: a run whose report cannot be written is not started.
     let report = report
-        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())))
+        .map(|path| create(path).with_context(|| format!("cannot write {}", path.display())))
         .transpose()?;
-    match attempt(request, voice) {
+    match prepared.and_then(|prepared| attempt(request, prepared, voice)) {
         Ok((planned, finished)) => {
             if let Some(file) = report {
                 write_report(file, &report_json(&planned, &finished)?)?;
@@ -118,8 +126,27 @@ pub fn perform(request: &Request, report: Option<&Path>, voice: Voice) -> anyhow
     }
 }
 
-fn attempt(request: &Request, voice: Voice) -> Result<(Planned, Finished), Refusal> {
-    let prepared = Prepared::new()?;
+/// Creates or empties the file of a report. No link is followed, since an
+/// earlier run could have made it; below /dev and /proc none can, and there
+/// links are how a caller names its own descriptors.
+fn create(path: &Path) -> anyhow::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    let resolve = match path.starts_with("/dev") || path.starts_with("/proc") {
+        true => ResolveFlags::empty(),
+        false => ResolveFlags::NO_SYMLINKS,
+    };
+    match openat2(CWD, path, flags, Mode::from_raw_mode(0o666), resolve) {
+        Ok(file) => Ok(file.into()),
+        Err(Errno::LOOP) => bail!("there is a link in the path\n  remedy: name the file by its real path"),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn attempt(
+    request: &Request,
+    prepared: Prepared,
+    voice: Voice,
+) -> Result<(Planned, Finished), Refusal> {
     let planned = plan(request)?;
     if voice != Voice::Quiet {
         for note in &planned.plan.notes {

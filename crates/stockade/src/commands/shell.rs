@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use stockade_engine::run::Request;
+use stockade_engine::run::{Prepared, Request};
 
 use super::options::PolicyOptions;
 use super::run::{Voice, perform};
@@ -33,5 +33,5 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         selection: arguments.policy.selection(),
         ..Request::default()
     };
-    perform(&request, None, Voice::Normal)
+    perform(&request, Prepared::new(), None, Voice::Normal)
 }
