@@ -112,8 +112,9 @@ impl Walk {
                 self.relative.push(b'/');
             }
             self.relative.extend_from_slice(name);
-            let is_directory = entry.file_type() == FileType::Directory;
-            if !self.matched(root, is_directory)? && is_directory {
+            let kind = entry.file_type();
+            let is_directory = kind == FileType::Directory;
+            if !self.matched(root, kind)? && is_directory {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 match openat(directory, entry.file_name(), flags, Mode::empty()) {
                     Ok(below) => self.directory(root, below.as_fd(), depth + 1)?,
@@ -127,7 +128,7 @@ impl Walk {
         Ok(())
     }
 
-    fn matched(&mut self, root: &AbsolutePath, directory: bool) -> Result<bool, HideError> {
+    fn matched(&mut self, root: &AbsolutePath, kind: FileType) -> Result<bool, HideError> {
         let path = std::path::Path::new(std::ffi::OsStr::from_bytes(&self.relative));
         let candidate = Candidate::new(path);
         let Some(&pattern) = self.set.matches_candidate(&candidate).first() else {
@@ -140,14 +141,47 @@ impl Walk {
             path: root.clone(),
             error: io::ErrorKind::InvalidFilename.into(),
         })?;
-        self.found.push(HiddenMatch { path, directory, pattern });
+        let hidden = match kind {
+            FileType::Symlink => covered_by_link(&path),
+            FileType::Directory => Some((path, true)),
+            _ => Some((path, false)),
+        };
+        let hidden = hidden.map(|(path, directory)| HiddenMatch { path, directory, pattern });
+        self.found.extend(hidden);
         Ok(true)
     }
+}
+
+/// A link cannot be covered; what it leads to can. `None` when it leads
+/// nowhere. What lies outside the grants is absent anyway.
+fn covered_by_link(link: &AbsolutePath) -> Option<(AbsolutePath, bool)> {
+    let target = std::fs::canonicalize(link.as_path()).ok()?;
+    let directory = target.is_dir();
+    AbsolutePath::parse(target.as_os_str().as_bytes()).ok().map(|path| (path, directory))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_matching_link_leads_to_is_hidden() {
+        let scratch = tempfile::tempdir().unwrap();
+        let base = std::fs::canonicalize(scratch.path()).unwrap();
+        let root = AbsolutePath::parse(base.as_os_str().as_bytes()).unwrap();
+        std::fs::write(base.join("real"), "secret").unwrap();
+        std::os::unix::fs::symlink("real", base.join(".env")).unwrap();
+        std::os::unix::fs::symlink("gone", base.join("other.env")).unwrap();
+        let set = GlobSetBuilder::new()
+            .add(GlobBuilder::new("**/*.env").build().unwrap())
+            .add(GlobBuilder::new("**/.env").build().unwrap())
+            .build()
+            .unwrap();
+        let mut walk = Walk { set, found: Vec::new(), relative: Vec::new() };
+        walk.root(&root).unwrap();
+        let hidden: Vec<_> = walk.found.iter().map(|found| found.path.clone()).collect();
+        assert_eq!(hidden, [root.join("real").unwrap()]);
+    }
 
     #[test]
     fn patterns_without_a_slash_match_at_any_depth() {

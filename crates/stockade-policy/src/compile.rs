@@ -25,7 +25,9 @@ use crate::plan::{Command, Plan, Unenforceable};
 use crate::policy::Policy;
 
 pub(crate) use limits::bytes_text;
-pub use questions::{CredentialQuestions, credential_questions, granted_roots, questions};
+pub use questions::{
+    CredentialQuestions, credential_questions, granted_roots, hide_roots, questions,
+};
 pub use steps::prelude;
 
 /// The wall that every refusal of this module names.

@@ -76,15 +76,28 @@ pub fn credential_questions(policy: &Policy, facts: &Facts) -> CredentialQuestio
 }
 
 /// The directories that a person granted and that exist, links resolved:
-/// below them the engine looks for `hide` matches and for unix sockets on
-/// which a process outside listens. The system set is not among them.
+/// below them the engine looks for unix sockets on which a process outside
+/// listens. The system set is not among them.
 pub fn granted_roots(policy: &Policy, facts: &Facts) -> Vec<AbsolutePath> {
+    roots(policy, facts, |target| *target != GrantTarget::Set(NamedSet::System))
+}
+
+/// Where `hide` patterns apply: the workspace and what is granted by path. A
+/// toolchain holds a hundred thousand files and nothing of the project's.
+pub fn hide_roots(policy: &Policy, facts: &Facts) -> Vec<AbsolutePath> {
+    roots(policy, facts, |target| matches!(target, GrantTarget::Path(_)))
+}
+
+fn roots(
+    policy: &Policy,
+    facts: &Facts,
+    counts: impl Fn(&GrantTarget) -> bool,
+) -> Vec<AbsolutePath> {
     let resolved = |path: &AbsolutePath| facts.paths.get(path)?.resolved.clone();
     let mut roots = BTreeSet::from_iter(resolved(&policy.workspace));
-    for grant in policy.write.iter().chain(&policy.read) {
-        if grant.target != GrantTarget::Set(NamedSet::System) {
-            roots.extend(targets(grant, facts).iter().filter_map(resolved));
-        }
+    let grants = policy.write.iter().chain(&policy.read);
+    for grant in grants.filter(|grant| counts(&grant.target)) {
+        roots.extend(targets(grant, facts).iter().filter_map(resolved));
     }
     let covered = |path: &AbsolutePath| path.ancestors().any(|above| roots.contains(above));
     roots
