@@ -210,7 +210,7 @@ pub fn run(
         .run()
         .map_err(|error| Refusal::Wall { error, diagnosis: None })?;
     let outcome = outcome(planned, run.clone(), &supervised, clock.elapsed(), evidence);
-    let finished = finish(planned, outcome, &run, &log);
+    let finished = finish(planned, outcome, &supervised.last_words, &run, &log);
     // Now at the latest everything of the sandbox is gone.
     drop(supervised);
     Ok(finished)
@@ -345,9 +345,15 @@ fn read_group(sandbox: &Sandbox, end: &mut End, hit: &mut Vec<LimitHit>, peak: &
     }
 }
 
-fn finish(planned: &Planned, outcome: Outcome, run: &RunId, log: &Log) -> Finished {
+fn finish(
+    planned: &Planned,
+    outcome: Outcome,
+    last_words: &[u8],
+    run: &RunId,
+    log: &Log,
+) -> Finished {
     let failed = !matches!(outcome.end, End::Exited(0));
-    let denials = if failed { denials::explain(&planned.plan, &[]) } else { Vec::new() };
+    let denials = if failed { denials::explain(&planned.plan, last_words) } else { Vec::new() };
     let mut events: Vec<Event> = denials
         .iter()
         .map(|denial| {

@@ -120,7 +120,11 @@ pub fn prepare() -> io::Result<Prepared> {
             },
             _ => {
                 let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-                prepared.outputs.push(Output::new(ours, stream));
+                let keep = match stream == StandardStream::Error || shared {
+                    true => Keep::LastWords,
+                    false => Keep::Nothing,
+                };
+                prepared.outputs.push(Output::new(ours, stream, keep));
                 descriptor(theirs)?
             }
         };
@@ -324,11 +328,43 @@ pub struct Output {
     by_copy: bool,
     /// Copied and not yet written.
     pending: Vec<u8>,
+    /// The last that went by, where errors are written.
+    last_words: Option<Vec<u8>>,
+}
+
+/// How much of a command's errors is kept to explain a failure.
+const LAST_WORDS_BYTES: usize = 4096;
+
+/// Appends to what is kept, and forgets what is too old.
+pub(crate) fn remember(last_words: &mut Vec<u8>, bytes: &[u8]) {
+    last_words.extend_from_slice(bytes);
+    let excess = last_words.len().saturating_sub(LAST_WORDS_BYTES);
+    last_words.drain(..excess);
+}
+
+/// Whether the end of what goes by is kept; then it is copied, not spliced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    Nothing,
+    LastWords,
 }
 
 impl Output {
-    fn new(pipe: OwnedFd, to: StandardStream) -> Self {
-        Self { pipe: Some(pipe), to, filled: false, widened: false, by_copy: false, pending: Vec::new() }
+    /// The last that was written here, if it was kept.
+    pub fn last_words(&self) -> &[u8] {
+        self.last_words.as_deref().unwrap_or_default()
+    }
+
+    fn new(pipe: OwnedFd, to: StandardStream, keep: Keep) -> Self {
+        Self {
+            pipe: Some(pipe),
+            to,
+            filled: false,
+            widened: false,
+            by_copy: keep == Keep::LastWords,
+            pending: Vec::new(),
+            last_words: (keep == Keep::LastWords).then(Vec::new),
+        }
     }
 
     /// The descriptor to poll and for what; `None` when output is over.
@@ -387,6 +423,9 @@ impl Output {
             self.pending.truncate(*length.as_ref().unwrap_or(&0));
             if length? == 0 {
                 return Ok(0);
+            }
+            if let Some(last_words) = &mut self.last_words {
+                remember(last_words, &self.pending);
             }
         }
         // A pipe that polls writable takes PIPE_BUF bytes without blocking.

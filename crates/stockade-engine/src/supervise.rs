@@ -39,6 +39,8 @@ pub struct Supervised {
     pub sandbox: Sandbox,
     pub end: End,
     pub usage: Usage,
+    /// The last that the command wrote as errors or on its terminal.
+    pub last_words: Vec<u8>,
 }
 
 /// The signals that the supervisor handles itself or hands on.
@@ -89,9 +91,15 @@ impl Supervision {
                 }
             }
         }
-        drop(self.terminals.take());
+        let mut last_words = Vec::new();
+        for output in &self.outputs {
+            last_words.extend_from_slice(output.last_words());
+        }
+        if let Some(terminals) = self.terminals.take() {
+            last_words.extend_from_slice(terminals.last_words());
+        }
         let (end, usage) = self.ended.unwrap_or((End::Lost, Usage::default()));
-        Ok(Supervised { sandbox: self.sandbox, end, usage })
+        Ok(Supervised { sandbox: self.sandbox, end, usage, last_words })
     }
 
     /// The command is over: what it did not read stays with the caller.

@@ -19,7 +19,7 @@ use rustix::termios::{
 use stockade_sys::rustix;
 use stockade_sys::{process, signal};
 
-use crate::streams::{CallerTerminal, StandardStream, Wait};
+use crate::streams::{CallerTerminal, StandardStream, Wait, remember};
 
 /// Both terminals of an interactive run.
 pub struct Terminals {
@@ -31,6 +31,8 @@ pub struct Terminals {
     guard: Option<Guard>,
     to_master: Direction,
     to_caller: Direction,
+    /// The last that was shown, to explain a failure.
+    last_words: Vec<u8>,
 }
 
 /// Bytes on their way in one direction.
@@ -63,6 +65,7 @@ impl Terminals {
             guard: None,
             to_master: Direction { pending: Vec::new(), over: !caller.reads },
             to_caller: Direction::default(),
+            last_words: Vec::new(),
         };
         terminals.resize();
         terminals.take()?;
@@ -132,7 +135,17 @@ impl Terminals {
     /// Moves output outwards; what was waited for is there.
     pub fn advance_screen(&mut self) -> io::Result<()> {
         let to = self.caller.output.descriptor();
-        move_bytes(self.master.as_fd(), to, &mut self.to_caller)
+        let was_empty = self.to_caller.pending.is_empty();
+        move_bytes(self.master.as_fd(), to, &mut self.to_caller)?;
+        if was_empty {
+            remember(&mut self.last_words, &self.to_caller.pending);
+        }
+        Ok(())
+    }
+
+    /// The last that the command showed.
+    pub fn last_words(&self) -> &[u8] {
+        &self.last_words
     }
 
     /// Whether everything that was written inside has been shown.
