@@ -14,6 +14,7 @@ pub mod log;
 pub mod outcome;
 pub mod probe;
 pub mod run;
+pub mod sockets;
 pub mod state;
 pub mod streams;
 pub mod supervise;

@@ -5,11 +5,9 @@
 //! diagnosed by the doctor. What is cheap and certain is.
 
 use std::collections::{BTreeMap, HashSet};
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, lstat, openat2, readlink, statfs};
 use rustix::process::{Resource, getegid, geteuid, getrlimit, umask};
@@ -87,8 +85,8 @@ pub fn facts(
         expand(&base, pattern, &mut facts.paths);
     }
     let roots = compile::granted_roots(policy, &facts);
-    facts.hidden = hide::matches(policy, &roots)?;
-    facts.sockets = host_sockets(&roots).map_err(|error| ProbeError::System {
+    facts.hidden = hide::matches(policy, &compile::hide_roots(policy, &facts))?;
+    facts.sockets = crate::sockets::of_host(&roots).map_err(|error| ProbeError::System {
         what: "which unix sockets are bound",
         error,
     })?;
@@ -312,38 +310,6 @@ fn matches_component(pattern: &[u8], name: &[u8]) -> bool {
                 && (head.len()..=name.len()).any(|end| matches_component(tail, &name[end..]))
         }
     }
-}
-
-/// Socket files below `roots` to which a process of this network namespace is
-/// bound. A read-only mount does not stop connect(2), and Landlock does so
-/// only from ABI 9, so they are covered.
-fn host_sockets(roots: &[AbsolutePath]) -> io::Result<Vec<AbsolutePath>> {
-    let mut found = Vec::new();
-    for socket in stockade_sys::network::bound_unix_sockets()? {
-        // A relative name was bound by someone standing anywhere: every root
-        // is a candidate, and the inode decides.
-        let candidates: Vec<AbsolutePath> = if socket.path.first() == Some(&b'/') {
-            let path = OsStr::from_bytes(&socket.path);
-            std::fs::canonicalize(path)
-                .ok()
-                .and_then(|path| AbsolutePath::parse(path.as_os_str().as_bytes()).ok())
-                .into_iter()
-                .collect()
-        } else {
-            roots.iter().filter_map(|root| root.join(&socket.path).ok()).collect()
-        };
-        for path in candidates {
-            let granted = roots.iter().any(|root| path.is_within(root));
-            let same = std::fs::symlink_metadata(path.as_path())
-                .is_ok_and(|metadata| metadata.ino() == u64::from(socket.inode));
-            if granted && same {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    found.dedup();
-    Ok(found)
 }
 
 /// Control groups in which this process may make a child.
