@@ -19,7 +19,7 @@ use stockade_sys::rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
     fsconfig_create, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
 };
-use stockade_sys::rustix::process::{fchdir, pivot_root};
+use stockade_sys::rustix::process::{fchdir, geteuid, pivot_root};
 use stockade_sys::terminal;
 
 use crate::steps::{go_to_root, named};
@@ -313,7 +313,9 @@ impl View {
         }
         self.attach_at(&proc, b"/proc", Make::Parent)?;
         self.foreign.push(b"/proc".to_vec());
-        if writable {
+        // For anybody else owner permissions do, and a covered /proc would
+        // forbid a nested sandbox its own (mount_namespaces(7)).
+        if writable && geteuid().is_root() {
             self.protect_proc(proc.as_fd())?;
         }
         Ok("a procfs of this pid namespace".into())
