@@ -1,10 +1,13 @@
 //! Who is measured, and the exact command that each of them is started with.
 
+use super::mounts;
 use crate::shell;
 use crate::user::{self, Scratch, User};
 use anyhow::{Context, Result};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// One way to run a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -13,8 +16,10 @@ pub enum Contender {
     Bare,
     /// This product, with its default policy.
     Stockade,
-    /// bubblewrap, told to make the same namespaces and mounts.
+    /// bubblewrap, told to make the same namespaces and mounts as Stockade's plan.
     Bubblewrap,
+    /// bubblewrap with about half of these mounts, as people type it; no bar refers to it.
+    BubblewrapFewer,
     /// The command line of @anthropic-ai/sandbox-runtime.
     Srt,
     /// The binary inside @openai/codex, without its node shim.
@@ -25,6 +30,7 @@ pub const ALL: &[Contender] = &[
     Contender::Bare,
     Contender::Stockade,
     Contender::Bubblewrap,
+    Contender::BubblewrapFewer,
     Contender::Srt,
     Contender::Codex,
 ];
@@ -43,6 +49,7 @@ impl Contender {
             Self::Bare => "bare",
             Self::Stockade => "stockade",
             Self::Bubblewrap => "bubblewrap",
+            Self::BubblewrapFewer => "bubblewrap, fewer mounts",
             Self::Srt => "srt",
             Self::Codex => "codex",
         }
@@ -57,6 +64,8 @@ pub struct Arena {
     pub peers: Peers,
     /// The home directory that the commands get: empty, and removed at the end.
     pub home: PathBuf,
+    /// Options of `bwrap` for the mounts of Stockade's plan, by project.
+    same_mounts: Mutex<BTreeMap<PathBuf, Vec<String>>>,
 }
 
 /// Where the programs of the peers lie.
@@ -72,6 +81,8 @@ const SRT_SETTINGS: &str = r#"{
   "filesystem": { "denyRead": ["~/.ssh", "~/.aws"], "allowWrite": ["."], "denyWrite": [] }
 }
 "#;
+/// Stands for each file whose content Stockade makes up; below the scratch directory.
+const EMPTY_FILE: &str = "empty";
 const NPM_PACKAGES: &[&str] = &["@anthropic-ai/sandbox-runtime", "@openai/codex"];
 
 /// Installs the npm packages once, below the target directory, and copies them into `scratch`.
@@ -118,66 +129,114 @@ fn codex_binary(packages: &Path) -> Result<PathBuf> {
 }
 
 impl Arena {
+    pub fn new(user: User, scratch: Scratch, stockade: PathBuf, peers: Peers) -> Result<Self> {
+        let home = scratch.directory_of(&user, "home")?;
+        std::fs::write(scratch.path().join(EMPTY_FILE), "")?;
+        Ok(Self {
+            user,
+            scratch,
+            stockade,
+            peers,
+            home,
+            same_mounts: Mutex::default(),
+        })
+    }
+
     /// `arguments` in `project`, run by `contender`.
-    pub fn command(&self, contender: Contender, project: &Path, arguments: &[&str]) -> Command {
+    pub fn command(
+        &self,
+        contender: Contender,
+        project: &Path,
+        arguments: &[&str],
+    ) -> Result<Command> {
         let mut command = match contender {
             Contender::Bare => self.user.command(arguments[0]),
-            Contender::Stockade => self.start(&self.stockade, &["run", "--"], arguments),
-            Contender::Bubblewrap => return self.bubblewrap(project, arguments),
+            Contender::Stockade => self.start(&self.stockade, &["run", "--"]),
+            Contender::Bubblewrap => self.bubblewrap(project, &self.same_mounts(project)?),
+            Contender::BubblewrapFewer => self.bubblewrap(project, &self.fewer_mounts(project)?),
             Contender::Srt => {
                 let mut node = self.user.command("node");
                 node.arg(&self.peers.srt)
                     .arg("--settings")
-                    .arg(&self.peers.srt_settings);
-                node.arg("--").args(arguments);
+                    .arg(&self.peers.srt_settings)
+                    .arg("--");
                 node
             }
             Contender::Codex => {
                 let own = ["sandbox", "-P", ":workspace", "--"];
-                self.start(&self.peers.codex, &own, arguments)
+                self.start(&self.peers.codex, &own)
             }
         };
-        if contender == Contender::Bare {
-            command.args(&arguments[1..]);
-        }
-        command.current_dir(project).env("HOME", &self.home);
+        let rest = match contender {
+            Contender::Bare => &arguments[1..],
+            _ => arguments,
+        };
         command
+            .args(rest)
+            .current_dir(project)
+            .env("HOME", &self.home);
+        Ok(command)
     }
 
-    fn start(&self, program: &Path, own: &[&str], arguments: &[&str]) -> Command {
+    fn start(&self, program: &Path, own: &[&str]) -> Command {
         let mut command = self.user.command(program);
-        command.args(own).args(arguments);
+        command.args(own);
         command
     }
 
-    /// The view of Stockade's default policy, as far as bubblewrap's options go: system
-    /// directories read-only, private temporary directories, an empty home, the project writable.
-    fn bubblewrap(&self, project: &Path, arguments: &[&str]) -> Command {
+    fn bubblewrap(&self, project: &Path, mounts: &[String]) -> Command {
         let mut command = self.user.command("bwrap");
-        command.current_dir(project).env("HOME", &self.home);
         command.args([
             "--unshare-all",
             "--die-with-parent",
             "--new-session",
             "--clearenv",
         ]);
-        command.args(["--ro-bind", "/usr", "/usr", "--ro-bind", "/etc", "/etc"]);
-        for link in ["bin", "sbin", "lib", "lib64"] {
-            command.args(["--symlink", &format!("usr/{link}"), &format!("/{link}")]);
-        }
-        command.args(["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/run"]);
-        command
-            .args(["--tmpfs", "/tmp", "--tmpfs", "/var/tmp", "--tmpfs"])
-            .arg(&self.home);
-        command
-            .arg("--bind")
-            .args([project, project])
-            .arg("--chdir")
-            .arg(project);
+        command.args(mounts).arg("--chdir").arg(project);
         command.arg("--setenv").arg("HOME").arg(&self.home);
-        command.args(["--setenv", "PATH", &self.user.search_path]);
-        command.arg("--").args(arguments);
+        command.args(["--setenv", "PATH", &self.user.search_path, "--"]);
         command
+    }
+
+    /// The mounts of Stockade's plan for `project`; it is asked once for each project.
+    fn same_mounts(&self, project: &Path) -> Result<Vec<String>> {
+        let mut known = self
+            .same_mounts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(options) = known.get(project) {
+            return Ok(options.clone());
+        }
+        let mut explain = self.start(&self.stockade, &["explain", "--json", "--", "true"]);
+        explain.current_dir(project).env("HOME", &self.home);
+        let plan = shell::capture(&mut explain)?;
+        let options = mounts::options_of(&plan, &self.scratch.path().join(EMPTY_FILE))?;
+        known.insert(project.to_owned(), options.clone());
+        Ok(options)
+    }
+
+    /// System directories read-only, private temporary directories, an empty home, the project
+    /// writable; nothing masked.
+    fn fewer_mounts(&self, project: &Path) -> Result<Vec<String>> {
+        let project = project
+            .to_str()
+            .context("the project's path is not UTF-8")?;
+        let home = self.home.to_str().context("the home's path is not UTF-8")?;
+        let mut options = vec!["--ro-bind", "/usr", "/usr", "--ro-bind", "/etc", "/etc"];
+        for (target, link) in [
+            ("usr/bin", "/bin"),
+            ("usr/sbin", "/sbin"),
+            ("usr/lib", "/lib"),
+            ("usr/lib64", "/lib64"),
+        ] {
+            options.extend(["--symlink", target, link]);
+        }
+        options.extend(["--dev", "/dev", "--proc", "/proc"]);
+        for private in ["/run", "/tmp", "/var/tmp", home] {
+            options.extend(["--tmpfs", private]);
+        }
+        options.extend(["--bind", project, project]);
+        Ok(options.into_iter().map(str::to_owned).collect())
     }
 
     /// A new project in the home directory; the caller fills it and gives it to the user.

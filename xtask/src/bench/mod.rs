@@ -6,6 +6,7 @@
 mod contenders;
 mod fixtures;
 mod meter;
+mod mounts;
 mod report;
 mod rows;
 mod statistics;
@@ -16,6 +17,7 @@ use crate::user::{Scratch, User};
 use anyhow::Result;
 use contenders::{Arena, Contender};
 use std::path::PathBuf;
+use std::process::Command;
 
 /// Measure Stockade against the bare command, bubblewrap, srt and codex.
 ///
@@ -41,6 +43,10 @@ pub struct Options {
     /// Only these contenders; may be repeated.
     #[arg(long, value_enum, value_name = "NAME")]
     only: Vec<Contender>,
+    /// Measure with real-time priority (SCHED_FIFO 50, all contenders alike), so that other work on
+    /// the machine disturbs less; needs root and `chrt`.
+    #[arg(long)]
+    real_time: bool,
 }
 
 /// How much is done for each row.
@@ -84,6 +90,9 @@ pub fn run(options: &Options) -> Result<()> {
     let scale = if options.quick { QUICK } else { FULL };
     let chosen = contenders::chosen(&options.only);
     let arena = shell::phase("prepare", || prepare(&chosen))?;
+    if options.real_time {
+        take_real_time_priority()?;
+    }
     let wanted = |name: &str| {
         options.row.is_empty() || options.row.iter().any(|text| name.contains(text.as_str()))
     };
@@ -102,24 +111,27 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Takes a priority above all ordinary processes; what this process starts inherits it.
+fn take_real_time_priority() -> Result<()> {
+    let own = std::process::id().to_string();
+    shell::run(Command::new("chrt").args(["--fifo", "--pid", "50", &own]))
+}
+
 /// Installs the peers, builds the product and copies all to where the ordinary user can read it.
 fn prepare(chosen: &[Contender]) -> Result<Arena> {
     packages::ensure(Purpose::Benchmark, Escalation::Refuse)?;
     let user = User::ordinary()?;
     let scratch = Scratch::new(&user.home, "stockade-bench")?;
     let peers = contenders::install_peers(&scratch)?;
-    let stockade = if chosen.contains(&Contender::Stockade) {
+    // bubblewrap's mounts are taken from Stockade's plan.
+    let stockade = if [Contender::Stockade, Contender::Bubblewrap]
+        .iter()
+        .any(|one| chosen.contains(one))
+    {
         shell::run(shell::cargo().args(["build", "--quiet", "--release", "-p", "stockade"]))?;
         scratch.install(&shell::target_directory().join("release/stockade"))?
     } else {
         scratch.path().join("stockade")
     };
-    let home = scratch.directory_of(&user, "home")?;
-    Ok(Arena {
-        user,
-        scratch,
-        stockade,
-        peers,
-        home,
-    })
+    Arena::new(user, scratch, stockade, peers)
 }

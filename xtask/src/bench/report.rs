@@ -11,7 +11,7 @@ pub fn print(rows: &[Row]) {
     for row in rows {
         println!("\n{} [{}]", row.name, row.unit);
         println!(
-            "  {:<16} {:>9} {:>19} {:>4}  stockade ÷ it",
+            "  {:<24} {:>9} {:>19} {:>4}  stockade ÷ it",
             "", "median", "p10 – p90", "n"
         );
         for figure in &row.figures {
@@ -29,7 +29,7 @@ pub fn print(rows: &[Row]) {
                 _ => String::new(),
             };
             println!(
-                "  {:<16} {median:>9.2} {spread:>19} {count:>4}  {ratio}",
+                "  {:<24} {median:>9.2} {spread:>19} {count:>4}  {ratio}",
                 figure.contender
             );
         }

@@ -174,7 +174,7 @@ fn throughput(bench: &Bench) -> Result<Vec<Row>> {
             std::thread::scope(|scope| {
                 let worker = || -> Result<()> {
                     for _ in 0..bench.scale.batch {
-                        let mut command = bench.arena.command(few[index], &project, &["true"]);
+                        let mut command = bench.arena.command(few[index], &project, &["true"])?;
                         shell::run(command.stdout(Stdio::null()))?;
                     }
                     Ok(())
@@ -201,7 +201,7 @@ fn memory(bench: &Bench) -> Result<Vec<Row>> {
     let mut resident = Row::new("resident memory of all helpers of an idle run", "MiB");
     let mut proportional = Row::new("the same, shared pages divided", "MiB");
     for &contender in &few {
-        let mut command = bench.arena.command(contender, &project, &["sleep", "3"]);
+        let mut command = bench.arena.command(contender, &project, &["sleep", "3"])?;
         let memory = bench.meter.idle_memory(&mut command)?;
         println!(
             "{}: {} helper processes",
@@ -230,6 +230,7 @@ fn memory(bench: &Bench) -> Result<Vec<Row>> {
 fn many_files(bench: &Bench) -> Result<Vec<Row>> {
     let project = fixtures::repository(bench.arena, bench.scale.files)?;
     let find = "find . -type f -newer .git/HEAD";
+    let few = bench.without(&[Contender::BubblewrapFewer]);
     let mut rows = Vec::new();
     for (name, command) in [("git status", "git status --short"), ("find", find)] {
         // Ten in one sandbox show the work alone, one shows it with the start.
@@ -239,7 +240,7 @@ fn many_files(bench: &Bench) -> Result<Vec<Row>> {
             ("once", once[0]),
             ("ten times in one sandbox", ten.as_str()),
         ] {
-            let samples = bench.rounds(bench.chosen, bench.scale.rounds / 2 + 1, |contender| {
+            let samples = bench.rounds(&few, bench.scale.rounds / 2 + 1, |contender| {
                 bench
                     .arena
                     .command(contender, &project, &["sh", "-c", script])
@@ -256,7 +257,7 @@ fn many_files(bench: &Bench) -> Result<Vec<Row>> {
 
 fn c_compile(bench: &Bench) -> Result<Vec<Row>> {
     let project = fixtures::c_project(bench.arena)?;
-    let few = bench.without(&[Contender::Srt, Contender::Codex]);
+    let few = bench.without(&[Contender::BubblewrapFewer, Contender::Srt, Contender::Codex]);
     let samples = bench.rounds(&few, bench.scale.long_rounds, |contender| {
         bench.arena.command(
             contender,
@@ -273,14 +274,16 @@ fn c_compile(bench: &Bench) -> Result<Vec<Row>> {
 fn rust_compile(bench: &Bench) -> Result<Vec<Row>> {
     let project = fixtures::rust_project(bench.arena)?;
     let toolchain = bench.arena.user.toolchain.display();
-    let policy = format!("version = 1\n[filesystem]\nwrite = [\".\"]\nread = [\"{toolchain}\"]\n");
+    let policy = format!(
+        "version = 1\n[filesystem]\nwrite = [\".\"]\nread = [\"system\", \"{toolchain}\"]\n"
+    );
     let configuration = fixtures::configuration(bench.arena, "rust-policy", &policy)?;
-    let few = bench.without(&[Contender::Bubblewrap, Contender::Srt, Contender::Codex]);
+    let few = bench.only(&[Contender::Bare, Contender::Stockade]);
     let arguments = ["rustc", "--edition", "2021", "-Copt-level=2", "main.rs"];
     let samples = bench.rounds(&few, bench.scale.long_rounds, |contender| {
-        let mut command = bench.arena.command(contender, &project, &arguments);
+        let mut command = bench.arena.command(contender, &project, &arguments)?;
         command.env("XDG_CONFIG_HOME", &configuration);
-        command
+        Ok(command)
     })?;
     let row = row("Rust compile, rustc -O", "ms", &samples, |sample| {
         milliseconds(sample.wall)
@@ -312,9 +315,9 @@ fn deny_pattern(bench: &Bench) -> Result<Vec<Row>> {
             &[Contender::Stockade],
             bench.scale.long_rounds,
             |contender| {
-                let mut command = bench.arena.command(contender, &project, &["true"]);
+                let mut command = bench.arena.command(contender, &project, &["true"])?;
                 command.env("XDG_CONFIG_HOME", &configuration);
-                command
+                Ok(command)
             },
         )?;
         let rounds = samples[0]
@@ -348,7 +351,7 @@ fn assert_hidden(bench: &Bench, project: &Path, configuration: &Path) -> Result<
     let script = "cat part0/directory0/*.key | wc -c";
     let mut command = bench
         .arena
-        .command(Contender::Stockade, project, &["sh", "-c", script]);
+        .command(Contender::Stockade, project, &["sh", "-c", script])?;
     command
         .env("XDG_CONFIG_HOME", configuration)
         .stderr(Stdio::null());
@@ -365,6 +368,14 @@ fn assert_hidden(bench: &Bench, project: &Path, configuration: &Path) -> Result<
 type Samples = Vec<(Contender, Vec<Sample>)>;
 
 impl Bench<'_> {
+    fn only(&self, wanted: &[Contender]) -> Vec<Contender> {
+        self.chosen
+            .iter()
+            .copied()
+            .filter(|one| wanted.contains(one))
+            .collect()
+    }
+
     fn without(&self, left_out: &[Contender]) -> Vec<Contender> {
         self.chosen
             .iter()
@@ -378,13 +389,13 @@ impl Bench<'_> {
         &self,
         contenders: &[Contender],
         rounds: usize,
-        command: impl Fn(Contender) -> Command,
+        command: impl Fn(Contender) -> Result<Command>,
     ) -> Result<Samples> {
         let mut samples: Samples = contenders.iter().map(|one| (*one, Vec::new())).collect();
         let mut shuffler = Shuffler::new();
         for round in 0..self.scale.warm_up.min(rounds) + rounds {
             for index in shuffled(contenders.len(), &mut shuffler) {
-                let sample = self.meter.measure(&mut command(contenders[index]))?;
+                let sample = self.meter.measure(&mut command(contenders[index])?)?;
                 if round >= self.scale.warm_up.min(rounds) {
                     samples[index].1.push(sample);
                 }
