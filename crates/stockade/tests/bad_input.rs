@@ -11,8 +11,14 @@ use stockade_testkit::{World, is_root, skip};
 
 /// What a finished `stockade` left: exit code and standard error.
 fn finish(mut command: Command) -> (Option<i32>, String) {
-    let output = command.stdin(Stdio::null()).output().expect("stockade starts");
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .expect("stockade starts");
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
 }
 
 /// `stockade run OPTIONS -- touch marker`, which must be refused with a
@@ -24,14 +30,20 @@ fn refused(world: &World, command: Command, parts: &[&str]) {
     for part in parts {
         assert!(message.contains(part), "`{part}` is missing in: {message}");
     }
-    assert!(message.contains("nothing was run") || message.starts_with("stockade: "), "{message}");
+    assert!(
+        message.contains("nothing was run") || message.starts_with("stockade: "),
+        "{message}"
+    );
     assert!(!message.contains("panicked"), "{message}");
     assert!(!world.project.join("marker").exists());
 }
 
 fn touch<S: AsRef<OsStr>>(world: &World, options: &[S]) -> Command {
     let mut command = world.stockade();
-    command.arg("run").args(options).args(["--", "touch", "marker"]);
+    command
+        .arg("run")
+        .args(options)
+        .args(["--", "touch", "marker"]);
     command
 }
 
@@ -41,10 +53,22 @@ const PLAIN: [&str; 0] = [];
 fn a_malformed_policy_shows_the_line() {
     for (text, parts) in [
         ("[filesystem\n", &["stockade.toml:2"][..]),
-        ("[filesystem]\nread = [1]\n", &["stockade.toml:3", "read = [1]"]),
-        ("[limits]\nmemory = \"much\"\n", &["stockade.toml:3", "much"]),
-        ("[limits]\nmemory = -1\n[filesystem]\nread = 7\n", &[":3", ":5"]),
-        ("[network]\nallow = [\"http://x y\"]\n", &["stockade.toml:3"]),
+        (
+            "[filesystem]\nread = [1]\n",
+            &["stockade.toml:3", "read = [1]"],
+        ),
+        (
+            "[limits]\nmemory = \"much\"\n",
+            &["stockade.toml:3", "much"],
+        ),
+        (
+            "[limits]\nmemory = -1\n[filesystem]\nread = 7\n",
+            &[":3", ":5"],
+        ),
+        (
+            "[network]\nallow = [\"http://x y\"]\n",
+            &["stockade.toml:3"],
+        ),
         ("wall = \"paper\"\n", &["paper"]),
         ("version = 1\n", &["version"]),
     ] {
@@ -53,7 +77,10 @@ fn a_malformed_policy_shows_the_line() {
         refused(&world, touch(&world, &PLAIN), parts);
     }
     let world = World::new();
-    world.write(".config/stockade/stockade.toml", b"version = 1\n# \xff\xfe\n");
+    world.write(
+        ".config/stockade/stockade.toml",
+        b"version = 1\n# \xff\xfe\n",
+    );
     refused(&world, touch(&world, &PLAIN), &["stockade.toml"]);
     let world = World::new();
     world.write("project/stockade.toml", "version = 99\n");
@@ -64,7 +91,11 @@ fn a_malformed_policy_shows_the_line() {
 fn an_unknown_key_names_the_one_that_was_meant() {
     let world = World::new();
     world.policy("[filesystem]\nwirte = [\".\"]\n");
-    refused(&world, touch(&world, &PLAIN), &["wirte", "`write`", "stockade.toml:3"]);
+    refused(
+        &world,
+        touch(&world, &PLAIN),
+        &["wirte", "`write`", "stockade.toml:3"],
+    );
     let world = World::new();
     world.policy("[filesytem]\nwrite = [\".\"]\n");
     refused(&world, touch(&world, &PLAIN), &["filesytem", "filesystem"]);
@@ -74,8 +105,15 @@ fn an_unknown_key_names_the_one_that_was_meant() {
 fn a_policy_of_ten_megabytes() {
     for name in [".config/stockade/stockade.toml", "project/stockade.toml"] {
         let world = World::new();
-        world.write(name, format!("version = 1\n{}", "# filler\n".repeat(10 << 17)));
-        refused(&world, touch(&world, &PLAIN), &["stockade.toml", "larger than 1048576 bytes"]);
+        world.write(
+            name,
+            format!("version = 1\n{}", "# filler\n".repeat(10 << 17)),
+        );
+        refused(
+            &world,
+            touch(&world, &PLAIN),
+            &["stockade.toml", "larger than 1048576 bytes"],
+        );
     }
 }
 
@@ -83,21 +121,45 @@ fn a_policy_of_ten_megabytes() {
 fn a_policy_that_is_no_file() {
     let world = World::new();
     fs::create_dir(world.project.join("stockade.toml")).unwrap();
-    refused(&world, touch(&world, &PLAIN), &["stockade.toml", "regular file"]);
+    refused(
+        &world,
+        touch(&world, &PLAIN),
+        &["stockade.toml", "regular file"],
+    );
     let world = World::new();
     std::os::unix::fs::symlink("/etc/passwd", world.project.join("stockade.toml")).unwrap();
-    refused(&world, touch(&world, &PLAIN), &["stockade.toml", "symbolic link"]);
+    refused(
+        &world,
+        touch(&world, &PLAIN),
+        &["stockade.toml", "symbolic link"],
+    );
 }
 
 #[test]
 fn a_missing_path() {
     let world = World::new();
-    refused(&world, touch(&world, &["--read", "/nowhere"]), &["/nowhere", "does not exist"]);
-    refused(&world, touch(&world, &["--write", "/nowhere"]), &["/nowhere", "does not exist"]);
-    refused(&world, touch(&world, &["--project", "/nowhere"]), &["/nowhere"]);
+    refused(
+        &world,
+        touch(&world, &["--read", "/nowhere"]),
+        &["/nowhere", "does not exist"],
+    );
+    refused(
+        &world,
+        touch(&world, &["--write", "/nowhere"]),
+        &["/nowhere", "does not exist"],
+    );
+    refused(
+        &world,
+        touch(&world, &["--project", "/nowhere"]),
+        &["/nowhere"],
+    );
     refused(&world, touch(&world, &["-C", "/nowhere"]), &["/nowhere"]);
     world.policy("[filesystem]\nread = [\"~/gone\"]\n");
-    refused(&world, touch(&world, &PLAIN), &["/home/gone", "does not exist", "stockade.toml:3"]);
+    refused(
+        &world,
+        touch(&world, &PLAIN),
+        &["/home/gone", "does not exist", "stockade.toml:3"],
+    );
 }
 
 #[test]
@@ -132,9 +194,15 @@ fn a_path_that_is_not_utf8() {
     assert!(!world.project.join("marker").exists());
     // A project, a directory and an argument are bytes.
     let mut command = world.stockade();
-    command.args(["run", "--project"]).arg(&directory).arg("-C").arg(&directory);
+    command
+        .args(["run", "--project"])
+        .arg(&directory)
+        .arg("-C")
+        .arg(&directory);
     let (code, message) = finish({
-        command.args(["--", "touch"]).arg(OsStr::from_bytes(b"made-\xff"));
+        command
+            .args(["--", "touch"])
+            .arg(OsStr::from_bytes(b"made-\xff"));
         command
     });
     assert_eq!(code, Some(0), "{message}");
@@ -147,10 +215,23 @@ fn a_directory_that_vanishes() {
     let gone = world.home.join("gone");
     fs::create_dir(&gone).unwrap();
     let mut shell = Command::new("sh");
-    shell.arg("-c").arg("cd \"$1\" && rmdir \"$1\" && shift && exec \"$@\"").arg("sh").arg(&gone);
-    shell.arg(stockade_testkit::binary()).args(["run", "--", "touch", "marker"]);
-    shell.env_clear().env("HOME", &world.home).env("PATH", "/usr/bin:/bin");
-    refused(&world, shell, &["current directory", "change to a directory that exists"]);
+    shell
+        .arg("-c")
+        .arg("cd \"$1\" && rmdir \"$1\" && shift && exec \"$@\"")
+        .arg("sh")
+        .arg(&gone);
+    shell
+        .arg(stockade_testkit::binary())
+        .args(["run", "--", "touch", "marker"]);
+    shell
+        .env_clear()
+        .env("HOME", &world.home)
+        .env("PATH", "/usr/bin:/bin");
+    refused(
+        &world,
+        shell,
+        &["current directory", "change to a directory that exists"],
+    );
 }
 
 #[test]
@@ -197,7 +278,11 @@ fn commands_that_cannot_be_executed() {
         (&["./plain/below"], 127),
     ] {
         let finished = world.run(&[], argv).expect_code(code);
-        assert!(finished.stderr.contains("stockade: "), "{argv:?}: {}", finished.stderr);
+        assert!(
+            finished.stderr.contains("stockade: "),
+            "{argv:?}: {}",
+            finished.stderr
+        );
     }
     let mut command = world.stockade();
     command.args(["run", "--"]);
@@ -214,13 +299,20 @@ fn a_program_that_is_hidden_is_explained() {
     let path = format!("{}:/usr/bin:/bin", world.home.join("tools").display());
     let run = |options: &[&str]| {
         let mut command = world.stockade();
-        command.env("PATH", &path).arg("run").args(options).args(["--", "tool"]);
+        command
+            .env("PATH", &path)
+            .arg("run")
+            .args(options)
+            .args(["--", "tool"]);
         finish(command)
     };
     let (code, message) = run(&[]);
     assert_eq!(code, Some(127), "{message}");
     assert!(message.contains("\"tool\" was not found"), "{message}");
-    assert!(message.contains("to allow it") && message.contains("/home/tools/tool"), "{message}");
+    assert!(
+        message.contains("to allow it") && message.contains("/home/tools/tool"),
+        "{message}"
+    );
     assert_eq!(run(&["--read", tool.to_str().unwrap()]).0, Some(0));
 }
 
@@ -265,7 +357,9 @@ fn a_home_of_someone_else() {
         refused(&world, command, &["is not a directory of user 0"]);
         return;
     }
-    let Some(owned) = ["/root", "/var/lib"].into_iter().find(|place| Path::new(place).is_dir())
+    let Some(owned) = ["/root", "/var/lib"]
+        .into_iter()
+        .find(|place| Path::new(place).is_dir())
     else {
         return skip(test, "root-home", "there is no directory of root's");
     };
@@ -276,8 +370,16 @@ fn a_home_of_someone_else() {
 #[test]
 fn a_report_that_cannot_be_written() {
     let world = World::new();
-    refused(&world, touch(&world, &["--report", "missing/report.json"]), &["missing/report.json"]);
-    refused(&world, touch(&world, &["--report", "/proc/report.json"]), &["/proc/report.json"]);
+    refused(
+        &world,
+        touch(&world, &["--report", "missing/report.json"]),
+        &["missing/report.json"],
+    );
+    refused(
+        &world,
+        touch(&world, &["--report", "/proc/report.json"]),
+        &["/proc/report.json"],
+    );
     refused(&world, touch(&world, &["--report", "."]), &["cannot write"]);
 }
 
@@ -286,7 +388,7 @@ fn options_with_values_that_make_no_sense() {
     for (options, part) in [
         (["--memory", "lots"], "lots"),
         (["--memory", "0"], "not a size"),
-        (["--processes", "-3"], "processes"),
+        (["--processes", "-3"], "-3"),
         (["--cpus", "0"], "cpus"),
         (["--wall-time", "soon"], "soon"),
         (["--disk", "9999999TiB"], "disk"),
@@ -297,8 +399,14 @@ fn options_with_values_that_make_no_sense() {
     ] {
         let world = World::new();
         let (code, message) = finish(touch(&world, &options));
-        assert!(matches!(code, Some(2 | 125)), "{options:?}: {code:?} {message}");
-        assert!(message.contains(part) && !message.contains("panicked"), "{options:?}: {message}");
+        assert!(
+            matches!(code, Some(2 | 125)),
+            "{options:?}: {code:?} {message}"
+        );
+        assert!(
+            message.contains(part) && !message.contains("panicked"),
+            "{options:?}: {message}"
+        );
         assert!(!world.project.join("marker").exists(), "{options:?}");
     }
 }

@@ -9,7 +9,11 @@ use stockade_testkit::{World, is_root};
 
 fn stockade(world: &World, arguments: &[&str]) -> Output {
     let mut command = world.stockade();
-    command.args(arguments).stdin(Stdio::null()).output().expect("stockade starts")
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("stockade starts")
 }
 
 #[track_caller]
@@ -21,11 +25,16 @@ fn success(output: Output) -> String {
 
 fn records(world: &World) -> Vec<serde_json::Value> {
     let text = success(stockade(world, &["log", "--json"]));
-    text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).expect("a line is JSON"))
+        .collect()
 }
 
 fn kinds(world: &World) -> Vec<String> {
-    records(world).iter().map(|record| record["event"].to_string()).collect()
+    records(world)
+        .iter()
+        .map(|record| record["event"].to_string())
+        .collect()
 }
 
 fn state(world: &World) -> PathBuf {
@@ -39,7 +48,11 @@ fn the_chain_verifies_after_runs_also_side_by_side() {
         let children: Vec<_> = (0..2)
             .map(|_| {
                 let mut command = world.stockade();
-                command.args(["run", "--", "true"]).stdin(Stdio::null()).spawn().unwrap()
+                command
+                    .args(["run", "--", "true"])
+                    .stdin(Stdio::null())
+                    .spawn()
+                    .unwrap()
             })
             .collect();
         for mut child in children {
@@ -48,8 +61,10 @@ fn the_chain_verifies_after_runs_also_side_by_side() {
     }
     let verified = success(stockade(&world, &["log", "--verify"]));
     assert!(!verified.is_empty());
-    let runs: std::collections::BTreeSet<String> =
-        records(&world).iter().map(|record| record["run"].to_string()).collect();
+    let runs: std::collections::BTreeSet<String> = records(&world)
+        .iter()
+        .map(|record| record["run"].to_string())
+        .collect();
     assert_eq!(runs.len(), 4, "{runs:?}");
 }
 
@@ -67,9 +82,13 @@ fn a_changed_line_shows() {
 }
 
 fn find_log(world: &World) -> PathBuf {
-    let entries = fs::read_dir(state(world)).unwrap().flatten().map(|entry| entry.path());
-    let mut logs: Vec<PathBuf> =
-        entries.filter(|path| path.extension().is_some_and(|end| end == "jsonl")).collect();
+    let entries = fs::read_dir(state(world))
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path());
+    let mut logs: Vec<PathBuf> = entries
+        .filter(|path| path.extension().is_some_and(|end| end == "jsonl"))
+        .collect();
     assert_eq!(logs.len(), 1, "{logs:?}");
     logs.remove(0)
 }
@@ -78,7 +97,9 @@ fn find_log(world: &World) -> PathBuf {
 fn each_decision_is_on_record_with_its_rule() {
     let world = World::new();
     let secret = world.write("secret", "x");
-    world.run(&[], &["cat", secret.to_str().unwrap()]).expect_code(1);
+    world
+        .run(&[], &["cat", secret.to_str().unwrap()])
+        .expect_code(1);
     let records = records(&world);
     let text = serde_json::to_string(&records).unwrap();
     for part in ["run_planned", "started", "denied", "exited", "/home/secret"] {
@@ -86,7 +107,13 @@ fn each_decision_is_on_record_with_its_rule() {
     }
     // A refused run is on record as well.
     stockade(&world, &["run", "--fail-step", "view.root", "--", "true"]);
-    assert!(kinds(&world).iter().any(|kind| kind.contains("step_failed")), "{:?}", kinds(&world));
+    assert!(
+        kinds(&world)
+            .iter()
+            .any(|kind| kind.contains("step_failed")),
+        "{:?}",
+        kinds(&world)
+    );
     let shown = success(stockade(&world, &["log", "-n", "3"]));
     assert!(shown.lines().count() >= 3, "{shown}");
 }
@@ -110,7 +137,10 @@ fn the_log_cannot_be_reached_from_inside() {
     let path = state(&world);
     let grant = world.home.join(".local");
     let options = ["--write", grant.to_str().unwrap()];
-    let script = format!("ls {0}; rm -rf {0}; echo x >> {0}/log.jsonl", path.display());
+    let script = format!(
+        "ls {0}; rm -rf {0}; echo x >> {0}/log.jsonl",
+        path.display()
+    );
     let inside = world.run(&options, &["sh", "-c", &script]);
     assert_ne!(inside.code, Some(0), "{inside:?}");
     assert!(fs::read(find_log(&world)).unwrap().starts_with(&before));
@@ -126,14 +156,24 @@ fn a_log_that_cannot_be_written_refuses_the_run() {
     fs::remove_file(&log).unwrap();
     fs::create_dir(&log).unwrap();
     let run = stockade(&world, &["run", "--", "touch", "marker"]);
-    assert_eq!(run.status.code(), Some(125), "{}", String::from_utf8_lossy(&run.stderr));
+    assert_eq!(
+        run.status.code(),
+        Some(125),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
     assert!(!world.project.join("marker").exists());
     if !is_root() {
         fs::remove_dir(&log).unwrap();
         fs::write(&log, "").unwrap();
         fs::set_permissions(&log, fs::Permissions::from_mode(0o400)).unwrap();
         let run = stockade(&world, &["run", "--", "touch", "marker"]);
-        assert_eq!(run.status.code(), Some(125), "{}", String::from_utf8_lossy(&run.stderr));
+        assert_eq!(
+            run.status.code(),
+            Some(125),
+            "{}",
+            String::from_utf8_lossy(&run.stderr)
+        );
         assert!(!world.project.join("marker").exists());
     }
 }
@@ -143,11 +183,28 @@ fn a_full_disk_under_the_log_refuses_the_run() {
     let world = World::new();
     // The limit of file size stands for a full disk: the next write fails.
     let mut shell = Command::new("sh");
-    shell.arg("-c").arg("ulimit -f 0; trap '' XFSZ; exec \"$@\"").arg("sh");
-    shell.arg(stockade_testkit::binary()).args(["run", "--", "touch", "marker"]);
-    shell.env_clear().env("HOME", &world.home).env("PATH", "/usr/bin:/bin");
-    let run = shell.current_dir(&world.project).stdin(Stdio::null()).output().unwrap();
-    assert_eq!(run.status.code(), Some(125), "{}", String::from_utf8_lossy(&run.stderr));
+    shell
+        .arg("-c")
+        .arg("ulimit -f 0; trap '' XFSZ; exec \"$@\"")
+        .arg("sh");
+    shell
+        .arg(stockade_testkit::binary())
+        .args(["run", "--", "touch", "marker"]);
+    shell
+        .env_clear()
+        .env("HOME", &world.home)
+        .env("PATH", "/usr/bin:/bin");
+    let run = shell
+        .current_dir(&world.project)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(
+        run.status.code(),
+        Some(125),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
     assert!(!world.project.join("marker").exists());
 }
 
@@ -158,13 +215,19 @@ fn a_project_file_widens_only_when_trusted() {
     let data = data.to_str().unwrap();
     let read = || stockade(&world, &["run", "--", "cat", data]);
     let write = |path: &str| {
-        world.write("project/stockade.toml", format!("version = 1\n[filesystem]\nread = [\"system\", {path}]\n"))
+        world.write(
+            "project/stockade.toml",
+            format!("version = 1\n[filesystem]\nread = [\"system\", {path}]\n"),
+        )
     };
     write("\"~/data\"");
     let run = read();
     let message = String::from_utf8_lossy(&run.stderr).into_owned();
     assert_eq!(run.status.code(), Some(125), "{message}");
-    assert!(message.contains("stockade trust") && message.contains("stockade.toml:3"), "{message}");
+    assert!(
+        message.contains("stockade trust") && message.contains("stockade.toml:3"),
+        "{message}"
+    );
 
     // Without a terminal to ask on, nothing is trusted.
     assert!(!stockade(&world, &["trust"]).status.success());
@@ -177,7 +240,12 @@ fn a_project_file_widens_only_when_trusted() {
     // The agent changes it: it is asked about again.
     write("\"~/data\", \"~/.config\"");
     let run = read();
-    assert_eq!(run.status.code(), Some(125), "{}", String::from_utf8_lossy(&run.stderr));
+    assert_eq!(
+        run.status.code(),
+        Some(125),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
 
     // The trusted content comes back, and its trust with it, until taken back.
     write("\"~/data\"");
@@ -185,7 +253,10 @@ fn a_project_file_widens_only_when_trusted() {
     success(stockade(&world, &["untrust"]));
     assert_eq!(read().status.code(), Some(125));
     let kinds = kinds(&world).join(" ");
-    assert!(kinds.contains("trusted") && kinds.contains("untrusted"), "{kinds}");
+    assert!(
+        kinds.contains("trusted") && kinds.contains("untrusted"),
+        "{kinds}"
+    );
 }
 
 #[test]
@@ -208,7 +279,12 @@ fn a_run_that_plants_a_policy_gains_nothing() {
                   stockade trust --yes";
     world.sh(script);
     let run = stockade(&world, &["run", "--", "true"]);
-    assert_eq!(run.status.code(), Some(125), "{}", String::from_utf8_lossy(&run.stderr));
+    assert_eq!(
+        run.status.code(),
+        Some(125),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
 }
 
 #[test]

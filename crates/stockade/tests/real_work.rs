@@ -19,16 +19,31 @@ fn same(prepare: impl Fn(&World), environment: &[(&str, OsString)], script: &str
         prepare(&world);
         let mut command = Command::new("timeout");
         command.args([TIME_MAX, "sh"]);
-        command.current_dir(&world.project).env_clear().env("HOME", &world.home);
+        command
+            .current_dir(&world.project)
+            .env_clear()
+            .env("HOME", &world.home);
         command.env("USER", "tester").env("LANG", "C.UTF-8");
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        finish(command.args(["-c", script]).envs(environment.iter().cloned()), &world)
+        finish(
+            command
+                .args(["-c", script])
+                .envs(environment.iter().cloned()),
+            &world,
+        )
     };
     let inside = {
         let world = World::new();
         prepare(&world);
         let mut command = world.stockade();
-        command.args(["run", "--quiet", "--read", "toolchains", "--wall-time", TIME_MAX]);
+        command.args([
+            "run",
+            "--quiet",
+            "--read",
+            "toolchains",
+            "--wall-time",
+            TIME_MAX,
+        ]);
         command.args(["--", "sh", "-c", script]);
         finish(command.envs(environment.iter().cloned()), &world)
     };
@@ -42,9 +57,19 @@ fn same(prepare: impl Fn(&World), environment: &[(&str, OsString)], script: &str
 type Comparable = (Option<i32>, String, String);
 
 fn finish(command: &mut Command, world: &World) -> Comparable {
-    let Output { status, stdout, stderr } =
-        command.stdin(Stdio::null()).output().expect("the command starts");
-    (status.code(), comparable(&stdout, world.outside()), comparable(&stderr, world.outside()))
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command
+        .stdin(Stdio::null())
+        .output()
+        .expect("the command starts");
+    (
+        status.code(),
+        comparable(&stdout, world.outside()),
+        comparable(&stderr, world.outside()),
+    )
 }
 
 /// The world's own directory and numbers with a point (durations) become
@@ -80,12 +105,17 @@ fn rust(test: &str) -> Option<Vec<(&'static str, OsString)>> {
     if !needs(test, &["rustc", "cargo"]) {
         return None;
     }
-    let output = Command::new("rustc").args(["--print", "sysroot"]).output().expect("rustc starts");
+    let output = Command::new("rustc")
+        .args(["--print", "sysroot"])
+        .output()
+        .expect("rustc starts");
     let sysroot = String::from_utf8(output.stdout).expect("a toolchain's path is UTF-8");
     let sysroot = Path::new(sysroot.trim());
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(
-        [sysroot.join("bin")].into_iter().chain(std::env::split_paths(&path)),
+        [sysroot.join("bin")]
+            .into_iter()
+            .chain(std::env::split_paths(&path)),
     );
     let mut environment = vec![("PATH", path.expect("a search path can be made longer"))];
     // RUSTUP_HOME/toolchains/NAME, as rustup lays it out.
@@ -111,7 +141,10 @@ fn crate_with_vendored_dependency(world: &World) {
          #[test]\nfn it_is_the_answer() { assert_eq!(leaf::answer(), 42); }\n",
     );
     // A build script starts another program while building.
-    write("build.rs", "fn main() { println!(\"cargo::rerun-if-changed=build.rs\"); }\n");
+    write(
+        "build.rs",
+        "fn main() { println!(\"cargo::rerun-if-changed=build.rs\"); }\n",
+    );
     write(
         ".cargo/config.toml",
         "[source.crates-io]\nreplace-with = \"vendored\"\n\
@@ -133,7 +166,10 @@ fn cargo_builds_and_tests_with_a_vendored_dependency() {
     let script = "cargo build --offline --jobs 1 && target/debug/demo && \
                   cargo test --offline --jobs 1";
     let output = same(crate_with_vendored_dependency, &environment, script);
-    assert!(output.starts_with("42\n") && output.contains("1 passed"), "{output}");
+    assert!(
+        output.starts_with("42\n") && output.contains("1 passed"),
+        "{output}"
+    );
 }
 
 #[test]
@@ -151,14 +187,20 @@ fn npm_test() {
              test('reads itself', () => require('fs').readFileSync(__filename));\n",
         );
     };
-    let output = same(prepare, &[], "npm test --no-update-notifier | grep -v duration_ms");
+    let output = same(
+        prepare,
+        &[],
+        "npm test --no-update-notifier | grep -v duration_ms",
+    );
     assert!(output.contains("pass 2"), "{output}");
 }
 
 #[test]
 fn pytest_with_multiprocessing() {
     let test = "pytest_with_multiprocessing";
-    let python = Command::new("/usr/bin/python3").args(["-c", "import pytest"]).output();
+    let python = Command::new("/usr/bin/python3")
+        .args(["-c", "import pytest"])
+        .output();
     if !python.is_ok_and(|output| output.status.success()) {
         return skip(test, "pytest", "/usr/bin/python3 has no pytest");
     }
@@ -207,7 +249,10 @@ fn git_status_add_commit_log() {
                   git checkout -q -b other; echo more >> file; git commit -q -a -m second; \
                   git log --stat; git diff main other; git gc --quiet; git fsck";
     let output = same(prepare, &[], &format!("{GIT}{script}"));
-    assert!(output.contains("second") && output.contains("+more"), "{output}");
+    assert!(
+        output.contains("second") && output.contains("+more"),
+        "{output}"
+    );
 }
 
 #[test]
@@ -245,7 +290,10 @@ fn make_of_a_c_program() {
         return;
     }
     let prepare = |world: &World| {
-        world.write("project/Makefile", "demo: main.o other.o\n\tgcc -o $@ $^\nCFLAGS = -O2\n");
+        world.write(
+            "project/Makefile",
+            "demo: main.o other.o\n\tgcc -o $@ $^\nCFLAGS = -O2\n",
+        );
         world.write("project/other.c", "int other(void) { return 42; }\n");
         world.write(
             "project/main.c",
@@ -254,7 +302,10 @@ fn make_of_a_c_program() {
         );
     };
     let output = same(prepare, &[], "make && ./demo && make");
-    assert!(output.contains("\n42\n") && output.contains("up to date"), "{output}");
+    assert!(
+        output.contains("\n42\n") && output.contains("up to date"),
+        "{output}"
+    );
 }
 
 #[test]
@@ -342,11 +393,25 @@ fn java() {
 #[test]
 fn a_command_that_fails_fails_alike() {
     let world = World::new();
-    for script in ["exit 3", "ls missing", "kill -TERM $$", "cat < missing", "false | true"] {
+    for script in [
+        "exit 3",
+        "ls missing",
+        "kill -TERM $$",
+        "cat < missing",
+        "false | true",
+    ] {
         let outside = world.outside_sh(script);
         let inside = world.run(&["--quiet"], &["sh", "-c", script]);
         // A shell shows a signal as 128+n, and so does stockade.
-        assert_eq!(outside.code.unwrap_or(143), inside.code.unwrap(), "{script}");
-        assert_eq!((outside.stdout, outside.stderr), (inside.stdout, inside.stderr), "{script}");
+        assert_eq!(
+            outside.code.unwrap_or(143),
+            inside.code.unwrap(),
+            "{script}"
+        );
+        assert_eq!(
+            (outside.stdout, outside.stderr),
+            (inside.stdout, inside.stderr),
+            "{script}"
+        );
     }
 }
