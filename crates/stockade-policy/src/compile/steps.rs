@@ -274,11 +274,15 @@ impl StepList {
             Action::DropCapabilities,
             &[FS5, PR2],
         );
-        if facts.landlock_abi > 0 {
-            let holds: &[Guarantee] = match (policy.form, &policy.nested_sandbox) {
-                (Form::LandlockOnly, _) => &[FS1, FS2, FS3, FS5, PR3, PR6, PR8, NT1, NT2],
-                (Form::Namespaces, None) => &[FS2, PR3, PR6],
-                (Form::Namespaces, Some(_)) => &[PR3],
+        // None around a nested sandbox: Landlock refuses every mount(2) to
+        // whoever it confines, and a layer that leaves the file system alone
+        // still refuses moves between directories once an inner layer does not
+        // (LANDLOCK_ACCESS_FS_REFER in landlock(7)).
+        let around_another = policy.form == Form::Namespaces && policy.nested_sandbox.is_some();
+        if facts.landlock_abi > 0 && !around_another {
+            let holds: &[Guarantee] = match policy.form {
+                Form::LandlockOnly => &[FS1, FS2, FS3, FS5, PR3, PR6, PR8, NT1, NT2],
+                Form::Namespaces => &[FS2, PR3, PR6],
             };
             let ruleset = landlock_ruleset(policy, facts, view);
             self.push("confine.landlock", Action::Landlock(ruleset), holds);
@@ -311,24 +315,19 @@ fn seccomp_options(policy: &Policy) -> seccomp::Options {
     }
 }
 
-/// The second check of the same layout. In a nested sandbox it leaves the
-/// file system alone: Landlock refuses every mount(2) to whoever it confines.
+/// The second check of the same layout.
 fn landlock_ruleset(policy: &Policy, facts: &Facts, view: &View) -> Landlock {
     let abi = facts.landlock_abi;
     let handled = match policy.form {
         Form::Namespaces => landlock::handled(abi),
         Form::LandlockOnly => landlock::handled_landlock_only(abi),
     };
-    let (handled_fs, rules) = match (policy.form, &policy.nested_sandbox) {
-        (Form::Namespaces, Some(_)) => (0, Vec::new()),
-        _ => (handled.fs, landlock_rules(policy, abi, &view.entries)),
-    };
-    let Rights { net, scoped, .. } = handled;
+    let Rights { fs, net, scoped } = handled;
     Landlock {
-        handled_fs,
+        handled_fs: fs,
         handled_net: net,
         scoped,
-        rules,
+        rules: landlock_rules(policy, abi, &view.entries),
     }
 }
 
