@@ -47,9 +47,14 @@ pub fn of_host(roots: &[AbsolutePath]) -> io::Result<Vec<AbsolutePath>> {
 }
 
 fn is_refusal(error: &io::Error) -> bool {
-    [Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT, Errno::PERM, Errno::ACCESS]
-        .iter()
-        .any(|refusal| error.raw_os_error() == Some(refusal.raw_os_error()))
+    [
+        Errno::PROTONOSUPPORT,
+        Errno::AFNOSUPPORT,
+        Errno::PERM,
+        Errno::ACCESS,
+    ]
+    .iter()
+    .any(|refusal| error.raw_os_error() == Some(refusal.raw_os_error()))
 }
 
 /// Where the file of a bound socket is.
@@ -94,14 +99,23 @@ fn may_hold(roots: &[AbsolutePath], socket: &BoundSocket) -> bool {
 }
 
 /// The socket files below `roots` that `wanted` picks; follows no link.
-fn walk(roots: &[AbsolutePath], wanted: impl Fn(&Metadata) -> bool) -> io::Result<Vec<AbsolutePath>> {
+fn walk(
+    roots: &[AbsolutePath],
+    wanted: impl Fn(&Metadata) -> bool,
+) -> io::Result<Vec<AbsolutePath>> {
     let mut found = Vec::new();
     let mut open: Vec<PathBuf> = roots.iter().map(|root| root.as_path().to_owned()).collect();
     while let Some(directory) = open.pop() {
-        let Some(entries) = unless_gone(std::fs::read_dir(&directory))? else { continue };
+        let Some(entries) = unless_gone(std::fs::read_dir(&directory))? else {
+            continue;
+        };
         for entry in entries {
-            let Some(entry) = unless_gone(entry)? else { continue };
-            let Some(kind) = unless_gone(entry.file_type())? else { continue };
+            let Some(entry) = unless_gone(entry)? else {
+                continue;
+            };
+            let Some(kind) = unless_gone(entry.file_type())? else {
+                continue;
+            };
             if kind.is_dir() {
                 open.push(entry.path());
             } else if kind.is_socket() {
@@ -120,7 +134,9 @@ fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) => match error.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => Ok(None),
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => {
+                Ok(None)
+            }
             _ => Err(error),
         },
     }

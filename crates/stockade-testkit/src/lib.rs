@@ -4,6 +4,9 @@
 //! mounts or changes namespaces, and only processes that a test started are
 //! ended.
 
+pub mod pty;
+pub mod tools;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
@@ -134,7 +137,8 @@ pub struct Finished {
 }
 
 impl Finished {
-    fn of(output: Output) -> Self {
+    /// Takes over what `Command::output` returned.
+    pub fn of(output: Output) -> Self {
         Self {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
