@@ -6,6 +6,8 @@
 //! A missing mount point is made only on the launcher's own tmpfs; on a
 //! directory of the host it is an error, never a placeholder.
 
+mod absent;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -75,6 +77,11 @@ impl View {
                 writable,
                 directory,
             } => self.bind(source, path, *writable, *directory),
+            Action::BindWithout {
+                source,
+                path,
+                absent,
+            } => self.bind_without(source, path, absent),
             Action::Copy {
                 source,
                 path,
@@ -420,10 +427,15 @@ impl View {
             Err(error) if !self.storage_attached && is_invalid(&error) => {}
             other => return other,
         }
+        self.attach_storage()?;
+        clone_tree(self.storage()?, name, OpenTreeFlags::empty())
+    }
+
+    fn attach_storage(&mut self) -> io::Result<()> {
         mkdirat(self.root()?, WORK, Mode::from_raw_mode(0o700))?;
         attach(self.storage()?, self.root()?, WORK)?;
         self.storage_attached = true;
-        clone_tree(self.storage()?, name, OpenTreeFlags::empty())
+        Ok(())
     }
 
     fn stored_name(&mut self) -> String {

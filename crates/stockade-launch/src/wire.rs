@@ -101,6 +101,11 @@ pub enum Action {
         writable: bool,
         directory: bool,
     },
+    BindWithout {
+        source: Vec<u8>,
+        path: Vec<u8>,
+        absent: Vec<Vec<u8>>,
+    },
     Copy {
         source: Vec<u8>,
         path: Vec<u8>,

@@ -132,6 +132,7 @@ lists!(
     Vec<u8>,
     (Vec<u8>, Vec<u8>),
     (Guarantee, Hold),
+    AbsolutePath,
     Grant,
     Guarantee,
     Instruction,
@@ -306,6 +307,13 @@ impl Canonical for Action {
             Self::Landlock(ruleset) => variant!(encoder, 28, ruleset),
             Self::DropCapabilities => variant!(encoder, 29),
             Self::Seccomp { program } => variant!(encoder, 30, program),
+            Self::BindWithout {
+                source,
+                path,
+                absent,
+            } => {
+                variant!(encoder, 31, source, path, absent)
+            }
         }
     }
 }

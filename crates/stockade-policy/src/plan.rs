@@ -121,6 +121,10 @@ pub enum Action {
     PrivateDirectory { path: AbsolutePath, mode: u32 },
     /// Mount `source` of the host, with everything mounted below it.
     Bind { source: AbsolutePath, path: AbsolutePath, access: Access, directory: bool },
+    /// Mount the directory `source` of the host read-only, without the names
+    /// `absent` below it: they do not exist there, whatever the host does with
+    /// them during the run.
+    BindWithout { source: AbsolutePath, path: AbsolutePath, absent: Vec<AbsolutePath> },
     /// A private copy, owned by the caller, of small files of the host that
     /// programs refuse when their owner has no id inside (OpenSSH).
     Copy { source: AbsolutePath, path: AbsolutePath, bytes_max: u64 },

@@ -2,6 +2,7 @@
 //! neither side depends on the other's types.
 
 use stockade_launch::wire;
+use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{Access, Action, Plan, Resource, Step};
 
 /// The steps that the launcher performs; those of the supervisor are left out.
@@ -42,7 +43,6 @@ pub(crate) fn is_for_launcher(step: &Step) -> bool {
 }
 
 fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> {
-    let bytes = |path: &stockade_policy::path::AbsolutePath| path.as_bytes().to_vec();
     Some(match action {
         Action::CloneNamespaces
         | Action::Fork
@@ -54,6 +54,55 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         Action::NotDumpable => wire::Action::NotDumpable,
         Action::VerifyNamespaces => wire::Action::VerifyNamespaces { outside },
         Action::LoopbackUp => wire::Action::LoopbackUp,
+        Action::EnterDirectory { path } => wire::Action::EnterDirectory { path: bytes(path) },
+        Action::ResourceLimits { limits } => wire::Action::ResourceLimits {
+            limits: limits
+                .iter()
+                .map(|limit| (resource(limit.resource), limit.soft, limit.hard))
+                .collect(),
+        },
+        Action::Processors { processors } => wire::Action::Processors {
+            processors: processors.clone(),
+        },
+        Action::NoNestedNamespaces => wire::Action::NoNestedNamespaces,
+        Action::NoNewPrivileges => wire::Action::NoNewPrivileges,
+        Action::DropCapabilities => wire::Action::DropCapabilities,
+        Action::Landlock(landlock) => wire::Action::Landlock {
+            filesystem: landlock.handled_fs,
+            network: landlock.handled_net,
+            scoped: landlock.scoped,
+            rules: landlock
+                .rules
+                .iter()
+                .map(|rule| (bytes(&rule.path), rule.allowed))
+                .collect(),
+        },
+        Action::Seccomp { program } => wire::Action::Seccomp {
+            program: program
+                .iter()
+                .map(|one| (one.code, one.jump_true, one.jump_false, one.operand))
+                .collect(),
+        },
+        Action::NewRoot
+        | Action::PrivateStorage { .. }
+        | Action::Directory { .. }
+        | Action::Symlink { .. }
+        | Action::File { .. }
+        | Action::PrivateDirectory { .. }
+        | Action::Bind { .. }
+        | Action::BindWithout { .. }
+        | Action::Copy { .. }
+        | Action::Device { .. }
+        | Action::Terminals
+        | Action::Proc { .. }
+        | Action::Masks { .. }
+        | Action::EnterRoot => return view_action(action),
+    })
+}
+
+/// The actions that build the view.
+fn view_action(action: &Action) -> Option<wire::Action> {
+    Some(match action {
         Action::NewRoot => wire::Action::NewRoot,
         Action::PrivateStorage { bytes, inodes } => wire::Action::PrivateStorage {
             bytes: *bytes,
@@ -93,6 +142,15 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
             writable: *access == Access::Write,
             directory: *directory,
         },
+        Action::BindWithout {
+            source,
+            path,
+            absent,
+        } => wire::Action::BindWithout {
+            source: bytes(source),
+            path: bytes(path),
+            absent: absent.iter().map(bytes).collect(),
+        },
         Action::Copy {
             source,
             path,
@@ -119,36 +177,13 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
                 .collect(),
         },
         Action::EnterRoot => wire::Action::EnterRoot,
-        Action::EnterDirectory { path } => wire::Action::EnterDirectory { path: bytes(path) },
-        Action::ResourceLimits { limits } => wire::Action::ResourceLimits {
-            limits: limits
-                .iter()
-                .map(|limit| (resource(limit.resource), limit.soft, limit.hard))
-                .collect(),
-        },
-        Action::Processors { processors } => wire::Action::Processors {
-            processors: processors.clone(),
-        },
-        Action::NoNestedNamespaces => wire::Action::NoNestedNamespaces,
-        Action::NoNewPrivileges => wire::Action::NoNewPrivileges,
-        Action::DropCapabilities => wire::Action::DropCapabilities,
-        Action::Landlock(landlock) => wire::Action::Landlock {
-            filesystem: landlock.handled_fs,
-            network: landlock.handled_net,
-            scoped: landlock.scoped,
-            rules: landlock
-                .rules
-                .iter()
-                .map(|rule| (bytes(&rule.path), rule.allowed))
-                .collect(),
-        },
-        Action::Seccomp { program } => wire::Action::Seccomp {
-            program: program
-                .iter()
-                .map(|one| (one.code, one.jump_true, one.jump_false, one.operand))
-                .collect(),
-        },
+        // Not of the view: `action` does not pass it on.
+        _ => return None,
     })
+}
+
+fn bytes(path: &AbsolutePath) -> Vec<u8> {
+    path.as_bytes().to_vec()
 }
 
 /// Numbers that `stockade_launch` maps back.

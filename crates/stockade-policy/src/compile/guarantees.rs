@@ -171,7 +171,7 @@ fn namespaces_mechanism(policy: &Policy, guarantee: Guarantee) -> &'static str {
         FS1 => "mount namespace with a new root; what is not granted is not mounted",
         FS2 if second_check => "read-only mounts, and Landlock as a second check",
         FS2 => "read-only mounts",
-        FS3 => "credential places are not mounted, or covered by an empty file or directory",
+        FS3 => "credential places are not mounted, left out of what is, or covered",
         FS5 => "no capability and no mount call inside; links that a run can make are not followed",
         PR3 => "pid namespace with its own /proc; supervisor and launcher are not dumpable",
         PR4 => "the pid namespace dies with its first process, which is tied to the supervisor",

@@ -52,6 +52,17 @@ impl Lowered {
                     assert_eq!(source, path, "the view shows the host under its own names");
                     lowered.mounts.insert(path.clone(), Mount::Host(*access));
                 }
+                Action::BindWithout {
+                    source,
+                    path,
+                    absent,
+                } => {
+                    assert_eq!(source, path, "the view shows the host under its own names");
+                    lowered
+                        .mounts
+                        .insert(path.clone(), Mount::Host(Access::Read));
+                    lowered.masks.extend(absent.iter().cloned());
+                }
                 Action::Copy { path, .. } => {
                     lowered
                         .mounts
@@ -236,7 +247,9 @@ proptest! {
     fn steps_build_parents_before_children(case in case()) {
         let Ok(plan) = compiled(&case.policy, &case.facts) else { return Ok(()) };
         let places: Vec<_> = plan.steps.iter().filter_map(|step| match &step.action {
-            Action::Bind { path, .. } | Action::PrivateDirectory { path, .. } => Some(path),
+            Action::Bind { path, .. }
+            | Action::BindWithout { path, .. }
+            | Action::PrivateDirectory { path, .. } => Some(path),
             _ => None,
         }).collect();
         for (index, place) in places.iter().enumerate() {

@@ -5,6 +5,8 @@
 //! loaded, and the system call filter comes last, because what it forbids is
 //! needed until then.
 
+use std::collections::BTreeSet;
+
 use crate::facts::Facts;
 use crate::guarantee::Guarantee::{self, *};
 use crate::landlock::{self, Object, Rights};
@@ -15,7 +17,7 @@ use crate::seccomp;
 
 use super::limits;
 use super::sockets;
-use super::view::{self, Entries, Entry, View};
+use super::view::{self, Absent, Entries, Entry, View};
 
 /// Largest file that is copied instead of mounted.
 const COPY_BYTES_MAX: u64 = 256 << 10;
@@ -34,7 +36,7 @@ pub(super) fn in_order(
     list.supervise(policy, facts);
     list.prepare(policy.form);
     if policy.form == Form::Namespaces {
-        list.build_view(view, limits);
+        list.build_view(view, &facts.home, limits);
     }
     list.push(
         "enter.directory",
@@ -106,7 +108,7 @@ impl StepList {
         }
     }
 
-    fn build_view(&mut self, view: &View, limits: &Limits) {
+    fn build_view(&mut self, view: &View, home: &AbsolutePath, limits: &Limits) {
         self.push("view.root", Action::NewRoot, &[FS1, FS2, FS5, EP1]);
         // Where the host's own /dev or /proc is granted, it comes first.
         let early = match view.begins_as_usual() && !self.nested_sandbox {
@@ -129,108 +131,98 @@ impl StepList {
             },
             &[FS6, EP1],
         );
-        let later = view.entries.iter().filter(|(path, _)| !early.contains_key(*path));
+        let later = view
+            .entries
+            .iter()
+            .filter(|(path, _)| !early.contains_key(*path));
+        let absent = view::absent(view, home);
         for (path, entry) in later {
-            self.place(path, entry);
+            match absent.get(path) {
+                Some(names) => self.place_without(path, names),
+                None => self.place(path, entry),
+            }
         }
-        self.mask(view);
+        self.mask(view, &absent);
         self.push("view.enter", Action::EnterRoot, &[FS1, FS2, FS5]);
     }
 
     fn place(&mut self, path: &AbsolutePath, entry: &Entry) {
-        let place = path.clone();
-        let (kind, action, holds): (_, _, &[Guarantee]) = match entry {
-            Entry::Host { access, directory } => {
-                let (access, directory) = (*access, *directory);
-                let source = place.clone();
-                (
-                    "bind",
-                    Action::Bind {
-                        source,
-                        path: place,
-                        access,
-                        directory,
-                    },
-                    &[FS1, FS2],
-                )
-            }
-            Entry::Private { mode } => (
-                "private",
-                Action::PrivateDirectory {
-                    path: place,
-                    mode: *mode,
-                },
-                &[FS1, EP1],
-            ),
-            Entry::Symlink { target } => (
-                "link",
-                Action::Symlink {
-                    path: place,
-                    target: target.clone(),
-                },
-                &[],
-            ),
-            Entry::File { content } => {
-                let (content, mode, writable) = (content.clone(), 0o444, false);
-                (
-                    "file",
-                    Action::File {
-                        path: place,
-                        content,
-                        mode,
-                        writable,
-                    },
-                    &[],
-                )
-            }
-            Entry::Settings { content } => {
-                let (content, mode, writable) = (content.clone(), 0o600, true);
-                (
-                    "settings",
-                    Action::File {
-                        path: place,
-                        content,
-                        mode,
-                        writable,
-                    },
-                    &[],
-                )
-            }
-            Entry::Device { name } => (
-                "device",
-                Action::Device {
-                    name: (*name).to_owned(),
-                },
-                &[FS1],
-            ),
-            Entry::Terminals => ("terminals", Action::Terminals, &[PR6]),
-            Entry::Proc => (
-                "proc",
-                Action::Proc {
-                    writable: self.nested_sandbox,
-                },
-                &[PR3],
-            ),
-            Entry::Copy => {
-                let (source, bytes_max) = (place.clone(), COPY_BYTES_MAX);
-                (
-                    "copy",
-                    Action::Copy {
-                        source,
-                        path: place,
-                        bytes_max,
-                    },
-                    &[],
-                )
+        let (kind, action) = self.action(path.clone(), entry);
+        let holds: &[Guarantee] = match entry {
+            Entry::Host { .. } => &[FS1, FS2],
+            Entry::Private { .. } => &[FS1, EP1],
+            Entry::Device { .. } => &[FS1],
+            Entry::Terminals => &[PR6],
+            Entry::Proc => &[PR3],
+            Entry::Symlink { .. } | Entry::File { .. } | Entry::Settings { .. } | Entry::Copy => {
+                &[]
             }
         };
         self.push(format!("view.{kind} {path}"), action, holds);
     }
 
-    fn mask(&mut self, view: &View) {
+    fn action(&self, path: AbsolutePath, entry: &Entry) -> (&'static str, Action) {
+        let source = path.clone();
+        match entry {
+            Entry::Host { access, directory } => {
+                let (access, directory) = (*access, *directory);
+                let action = Action::Bind {
+                    source,
+                    path,
+                    access,
+                    directory,
+                };
+                ("bind", action)
+            }
+            Entry::Private { mode } => ("private", Action::PrivateDirectory { path, mode: *mode }),
+            Entry::Symlink { target } => {
+                let target = target.clone();
+                ("link", Action::Symlink { path, target })
+            }
+            Entry::File { content } => ("file", file(path, content, Access::Read)),
+            Entry::Settings { content } => ("settings", file(path, content, Access::Write)),
+            Entry::Device { name } => {
+                let name = (*name).to_owned();
+                ("device", Action::Device { name })
+            }
+            Entry::Terminals => ("terminals", Action::Terminals),
+            Entry::Proc => {
+                let writable = self.nested_sandbox;
+                ("proc", Action::Proc { writable })
+            }
+            Entry::Copy => {
+                let bytes_max = COPY_BYTES_MAX;
+                let action = Action::Copy {
+                    source,
+                    path,
+                    bytes_max,
+                };
+                ("copy", action)
+            }
+        }
+    }
+
+    /// A part of the host that can only be read, without some names.
+    fn place_without(&mut self, path: &AbsolutePath, absent: &[&AbsolutePath]) {
+        let action = Action::BindWithout {
+            source: path.clone(),
+            path: path.clone(),
+            absent: absent.iter().map(|&name| name.clone()).collect(),
+        };
+        self.push(
+            format!("view.bind-without {path}"),
+            action,
+            &[FS1, FS2, FS3],
+        );
+    }
+
+    /// Covers what is taken away and not left out already.
+    fn mask(&mut self, view: &View, absent: &Absent<'_>) {
+        let left_out: BTreeSet<&AbsolutePath> = absent.values().flatten().copied().collect();
         let paths = view
             .masks
             .iter()
+            .filter(|mask| !left_out.contains(&mask.path))
             .map(|mask| MaskPath {
                 path: mask.path.clone(),
                 directory: mask.directory,
@@ -302,6 +294,21 @@ impl StepList {
             Action::Seccomp { program },
             &[PR1, PR2, PR6, PR8, NT1, NT2],
         );
+    }
+}
+
+/// A file with this content; mounted and read-only unless programs may
+/// change it.
+fn file(path: AbsolutePath, content: &[u8], access: Access) -> Action {
+    let (mode, writable) = match access {
+        Access::Read => (0o444, false),
+        Access::Write => (0o600, true),
+    };
+    Action::File {
+        path,
+        content: content.to_vec(),
+        mode,
+        writable,
     }
 }
 

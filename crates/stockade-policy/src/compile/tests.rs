@@ -363,6 +363,60 @@ fn what_the_home_grants_is_covered_where_credentials_are() {
     );
 }
 
+/// Only where nothing can be written is a name left out; what another mount
+/// needs, what can be written and the system's own is covered.
+#[test]
+fn names_are_left_out_of_what_can_only_be_read() {
+    let mut policy = policy();
+    policy.read.push(grant("filesystem.read[1]", "/home/u"));
+    policy
+        .write
+        .push(grant("filesystem.write[1]", "/home/u/.gnupg/public"));
+    policy.hide.push(HidePattern {
+        pattern: "**/.env".to_owned(),
+        rule: rule("filesystem.hide[0]"),
+    });
+    policy.weaken.push((Guarantee::FS3, rule("weaken[0]")));
+    let mut facts = facts();
+    for directory in ["/home/u/.gnupg", "/home/u/.gnupg/public"] {
+        let fact = fact(PathKind::Directory, directory);
+        facts.paths.insert(path(directory), fact);
+    }
+    facts
+        .paths
+        .insert(path("/home/u/.netrc"), fact(PathKind::File, "/home/u/.netrc"));
+    for hidden in ["/home/u/project/.env", "/home/u/data/.env"] {
+        facts.hidden.push(HiddenMatch {
+            path: path(hidden),
+            directory: false,
+            pattern: 0,
+        });
+    }
+    let plan = compiled(&policy, &facts).unwrap();
+    let places: Vec<String> = plan
+        .steps
+        .iter()
+        .filter_map(|step| match &step.action {
+            Action::BindWithout { absent, .. } => Some((step, absent.iter().collect::<Vec<_>>())),
+            Action::Masks { paths } => Some((step, paths.iter().map(|mask| &mask.path).collect())),
+            _ => None,
+        })
+        .flat_map(|(step, paths)| {
+            let name = &step.name;
+            paths.into_iter().map(move |path| format!("{name}: {path}"))
+        })
+        .collect();
+    expect![[r#"
+        view.bind-without /home/u: /home/u/.netrc
+        view.bind-without /home/u: /home/u/.ssh
+        view.bind-without /home/u: /home/u/data/.env
+        view.masks: /etc/shadow
+        view.masks: /home/u/.gnupg
+        view.masks: /home/u/project/.env
+        view.masks: /proc/key-users
+        view.masks: /proc/keys"#]].assert_eq(&places.join("\n"));
+}
+
 #[test]
 fn a_granted_credential_is_refused_with_its_reason() {
     let mut policy = policy();

@@ -4,6 +4,7 @@
 //! The layout is a map from path to entry. A path sorts after every directory
 //! above it, so the order of the map is an order in which it can be built.
 
+mod absent;
 mod grants;
 mod masks;
 mod private;
@@ -17,6 +18,7 @@ use crate::policy::Policy;
 
 use super::findings::Findings;
 
+pub(super) use absent::{Absent, absent};
 pub(super) use private::{constant_entries, mount_points};
 
 /// The finished layout.

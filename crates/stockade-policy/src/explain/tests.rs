@@ -96,7 +96,7 @@ fn a_page_for_people() {
           FS2  held      only granted paths can be written
                          by: read-only mounts, and Landlock as a second check
           FS3  held      credential stores are absent even when the directory around them is granted
-                         by: credential places are not mounted, or covered by an empty file or directory
+                         by: credential places are not mounted, left out of what is, or covered
           FS4  not held  a guarded path never becomes active outside without approval
                          because: needs the workspace guard, which this version does not have
           FS5  held      the view cannot be changed from inside, and links made inside steer nothing outside
