@@ -82,8 +82,9 @@ fn memory_of_one_process() {
     assert_eq!(finished.ok(), "16777216");
     assert_eq!(report["limits_hit"], serde_json::json!([]));
     let large = [PYTHON, "-c", "x = b'x' * (512 << 20); print(len(x))"];
-    let finished = world.run(&["--memory", "128MiB"], &large);
+    let (finished, report) = reported(&world, &["--memory", "128MiB"], &large);
     assert_ne!(finished.code, Some(0), "{}", finished.stdout);
+    names(&report, "memory");
 }
 
 #[test]

@@ -54,11 +54,12 @@ pub(super) fn resource_limits(facts: &Facts, limits: &Limits) -> Vec<ResourceLim
         hard: limit,
     };
     let mut list = vec![equal(Resource::Core, 0)];
-    // A guard for one process only, so it is left to the control group if
-    // there is one.
-    let data = limits
-        .memory_bytes
-        .filter(|_| !has_controller(facts, "memory"));
+    // Without a control group the watchdog holds the memory limit and names
+    // it. The kernel's own limit is for one process only and refuses an
+    // allocation without a trace, so it stands where no program could go on
+    // anyway: at the memory of the machine.
+    let data = (limits.memory_bytes.is_some() && !has_controller(facts, "memory"))
+        .then_some(facts.memory_total_bytes);
     // The kernel sends SIGXCPU, which says what happened, only below the hard
     // limit (setrlimit(2)).
     list.extend(limits.cpu_seconds.map(|seconds| ResourceLimit {
