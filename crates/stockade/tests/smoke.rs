@@ -6,7 +6,10 @@ use stockade_testkit::World;
 fn a_command_runs_in_the_project_and_writes_there() {
     let world = World::new();
     world.sh("echo hello > file && cat file").expect_code(0);
-    assert_eq!(std::fs::read_to_string(world.project.join("file")).unwrap(), "hello\n");
+    assert_eq!(
+        std::fs::read_to_string(world.project.join("file")).unwrap(),
+        "hello\n"
+    );
 }
 
 #[test]
