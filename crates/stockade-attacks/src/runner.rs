@@ -147,7 +147,10 @@ impl Start {
         command.envs(self.environment.iter().cloned());
         if let Some(home) = &self.home {
             // Nothing of the caller's own files takes part.
-            command.env("HOME", home).env_remove("XDG_CONFIG_HOME").env_remove("XDG_STATE_HOME");
+            command
+                .env("HOME", home)
+                .env_remove("XDG_CONFIG_HOME")
+                .env_remove("XDG_STATE_HOME");
         }
         command
             .stdin(self.stdin.try_clone()?)

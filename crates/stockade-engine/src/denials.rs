@@ -25,7 +25,9 @@ pub fn explain(plan: &Plan, last_words: &[u8]) -> Vec<Denial> {
     let mut seen = BTreeSet::new();
     let argued = plan.command.argv.iter().skip(1).map(Vec::as_slice);
     for text in argued.chain(paths_in(last_words)) {
-        let Some(path) = existing(text, plan) else { continue };
+        let Some(path) = existing(text, plan) else {
+            continue;
+        };
         if !seen.insert(path.clone()) {
             continue;
         }
@@ -44,7 +46,12 @@ pub fn explain(plan: &Plan, last_words: &[u8]) -> Vec<Denial> {
 fn program(plan: &Plan) -> Option<Denial> {
     let name = plan.command.argv.first()?;
     let places: Vec<PathBuf> = if name.contains(&b'/') {
-        vec![plan.command.directory.as_path().join(OsStr::from_bytes(name))]
+        vec![
+            plan.command
+                .directory
+                .as_path()
+                .join(OsStr::from_bytes(name)),
+        ]
     } else {
         let mut environment = plan.command.environment.iter();
         let (_, path) = environment.find(|(name, _)| name == b"PATH")?;
@@ -54,8 +61,12 @@ fn program(plan: &Plan) -> Option<Denial> {
     };
     let mut first = None;
     for place in places.iter().filter(|place| place.is_file()) {
-        let Ok(resolved) = std::fs::canonicalize(place) else { continue };
-        let Ok(path) = AbsolutePath::parse(resolved.as_os_str().as_bytes()) else { continue };
+        let Ok(resolved) = std::fs::canonicalize(place) else {
+            continue;
+        };
+        let Ok(path) = AbsolutePath::parse(resolved.as_os_str().as_bytes()) else {
+            continue;
+        };
         match decide(plan, &Question::Execute(path)) {
             Decision::Permit { .. } => return None,
             Decision::Denied(denial) => first = first.or(Some(denial)),
@@ -74,7 +85,10 @@ fn existing(text: &[u8], plan: &Plan) -> Option<AbsolutePath> {
     let path = if text.starts_with(b"/") {
         PathBuf::from(OsStr::from_bytes(text))
     } else if text.contains(&b'/') && !text.contains(&b':') {
-        plan.command.directory.as_path().join(OsStr::from_bytes(text))
+        plan.command
+            .directory
+            .as_path()
+            .join(OsStr::from_bytes(text))
     } else {
         return None;
     };

@@ -25,9 +25,15 @@ const DEPTH_MAX: usize = 2048;
 #[derive(Debug, thiserror::Error)]
 pub enum HideError {
     #[error("the hide pattern `{pattern}` is malformed: {error}")]
-    Pattern { pattern: String, error: globset::Error },
+    Pattern {
+        pattern: String,
+        error: globset::Error,
+    },
     #[error("cannot look for hidden files in {path}: {error}")]
-    Walk { path: AbsolutePath, error: io::Error },
+    Walk {
+        path: AbsolutePath,
+        error: io::Error,
+    },
     #[error(
         "the hide patterns match more than {MATCHES_MAX} files\n  remedy: hide a directory as a \
          whole, for example `secrets/` instead of `secrets/**`"
@@ -47,13 +53,21 @@ pub fn matches(policy: &Policy, roots: &[AbsolutePath]) -> Result<Vec<HiddenMatc
             .literal_separator(true)
             .backslash_escape(true)
             .build()
-            .map_err(|error| HideError::Pattern { pattern: hide.pattern.clone(), error })?;
+            .map_err(|error| HideError::Pattern {
+                pattern: hide.pattern.clone(),
+                error,
+            })?;
         builder.add(glob);
     }
-    let set = builder
-        .build()
-        .map_err(|error| HideError::Pattern { pattern: "all together".into(), error })?;
-    let mut walk = Walk { set, found: Vec::new(), relative: Vec::new() };
+    let set = builder.build().map_err(|error| HideError::Pattern {
+        pattern: "all together".into(),
+        error,
+    })?;
+    let mut walk = Walk {
+        set,
+        found: Vec::new(),
+        relative: Vec::new(),
+    };
     for root in roots {
         walk.root(root)?;
     }
@@ -81,7 +95,10 @@ struct Walk {
 impl Walk {
     fn root(&mut self, root: &AbsolutePath) -> Result<(), HideError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let failed = |error: rustix::io::Errno| HideError::Walk { path: root.clone(), error: error.into() };
+        let failed = |error: rustix::io::Errno| HideError::Walk {
+            path: root.clone(),
+            error: error.into(),
+        };
         match openat(rustix::fs::CWD, root.as_bytes(), flags, Mode::empty()) {
             Ok(directory) => self.directory(root, directory.as_fd(), 0),
             // A single granted file has nothing below it.
@@ -96,7 +113,10 @@ impl Walk {
         directory: BorrowedFd<'_>,
         depth: usize,
     ) -> Result<(), HideError> {
-        let failed = |error: rustix::io::Errno| HideError::Walk { path: root.clone(), error: error.into() };
+        let failed = |error: rustix::io::Errno| HideError::Walk {
+            path: root.clone(),
+            error: error.into(),
+        };
         if depth > DEPTH_MAX {
             return Err(failed(rustix::io::Errno::LOOP));
         }
@@ -146,7 +166,11 @@ impl Walk {
             FileType::Directory => Some((path, true)),
             _ => Some((path, false)),
         };
-        let hidden = hidden.map(|(path, directory)| HiddenMatch { path, directory, pattern });
+        let hidden = hidden.map(|(path, directory)| HiddenMatch {
+            path,
+            directory,
+            pattern,
+        });
         self.found.extend(hidden);
         Ok(true)
     }
@@ -157,7 +181,9 @@ impl Walk {
 fn covered_by_link(link: &AbsolutePath) -> Option<(AbsolutePath, bool)> {
     let target = std::fs::canonicalize(link.as_path()).ok()?;
     let directory = target.is_dir();
-    AbsolutePath::parse(target.as_os_str().as_bytes()).ok().map(|path| (path, directory))
+    AbsolutePath::parse(target.as_os_str().as_bytes())
+        .ok()
+        .map(|path| (path, directory))
 }
 
 #[cfg(test)]
@@ -177,7 +203,11 @@ mod tests {
             .add(GlobBuilder::new("**/.env").build().unwrap())
             .build()
             .unwrap();
-        let mut walk = Walk { set, found: Vec::new(), relative: Vec::new() };
+        let mut walk = Walk {
+            set,
+            found: Vec::new(),
+            relative: Vec::new(),
+        };
         walk.root(&root).unwrap();
         let hidden: Vec<_> = walk.found.iter().map(|found| found.path.clone()).collect();
         assert_eq!(hidden, [root.join("real").unwrap()]);

@@ -22,9 +22,14 @@ pub const EXIT_SIGNAL_BASE: i32 = 128;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     Exited(i32),
-    Killed { signal: i32, core: bool },
+    Killed {
+        signal: i32,
+        core: bool,
+    },
     /// execve(2) failed with this error; nothing ran.
-    NotExecuted { errno: i32 },
+    NotExecuted {
+        errno: i32,
+    },
     /// A limit ended the run.
     Limit(LimitHit),
     /// The launcher was killed from outside; how the command ended is unknown.
@@ -118,7 +123,9 @@ impl Outcome {
 
 fn is_not_found(errno: i32) -> bool {
     use stockade_sys::rustix::io::Errno;
-    [Errno::NOENT, Errno::NOTDIR].iter().any(|error| error.raw_os_error() == errno)
+    [Errno::NOENT, Errno::NOTDIR]
+        .iter()
+        .any(|error| error.raw_os_error() == errno)
 }
 
 fn guarantees(plan: &Plan, evidence: &[Evidence]) -> Vec<GuaranteeV1> {
@@ -127,9 +134,12 @@ fn guarantees(plan: &Plan, evidence: &[Evidence]) -> Vec<GuaranteeV1> {
         .map(|(guarantee, hold)| {
             let (state, by, lost, steps) = match hold {
                 Hold::Held { by, steps } => ("held", Some(by.clone()), None, steps.as_slice()),
-                Hold::Partial { by, lost, steps } => {
-                    ("partial", Some(by.clone()), Some(lost.clone()), steps.as_slice())
-                }
+                Hold::Partial { by, lost, steps } => (
+                    "partial",
+                    Some(by.clone()),
+                    Some(lost.clone()),
+                    steps.as_slice(),
+                ),
                 Hold::NotHeld { because } => ("not_held", None, Some(because.clone()), &[][..]),
             };
             GuaranteeV1 {
@@ -141,7 +151,11 @@ fn guarantees(plan: &Plan, evidence: &[Evidence]) -> Vec<GuaranteeV1> {
                     .iter()
                     .filter(|item| steps.contains(&item.step))
                     .map(|item| EvidenceV1 {
-                        step: plan.steps.get(item.step).map_or("", |step| step.name.as_str()).into(),
+                        step: plan
+                            .steps
+                            .get(item.step)
+                            .map_or("", |step| step.name.as_str())
+                            .into(),
                         shows: item.detail.clone(),
                     })
                     .collect(),

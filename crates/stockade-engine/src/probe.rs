@@ -9,13 +9,13 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, lstat, openat2, readlink, statfs};
+use rustix::fs::{
+    CWD, FileType, Mode, OFlags, ResolveFlags, fstat, lstat, openat2, readlink, statfs,
+};
 use rustix::process::{Resource, getegid, geteuid, getrlimit, umask};
 use rustix::thread::{CapabilitySet, capabilities, sched_getaffinity};
 use stockade_policy::compile;
-use stockade_policy::facts::{
-    Ability, Architecture, ControlGroups, Facts, PathFact, PathKind,
-};
+use stockade_policy::facts::{Ability, Architecture, ControlGroups, Facts, PathFact, PathKind};
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::policy::Policy;
 use stockade_sys::rustix;
@@ -34,13 +34,19 @@ pub enum ProbeError {
     #[error("stockade does not know this processor architecture: {0}")]
     Architecture(&'static str),
     #[error("cannot find out {what}: {error}")]
-    System { what: &'static str, error: io::Error },
+    System {
+        what: &'static str,
+        error: io::Error,
+    },
     #[error(transparent)]
     Hide(#[from] HideError),
 }
 
 fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> ProbeError {
-    move |error| ProbeError::System { what, error: error.into() }
+    move |error| ProbeError::System {
+        what,
+        error: error.into(),
+    }
 }
 
 /// Everything that compiling `policy` for a command in `directory` needs.
@@ -79,7 +85,11 @@ pub fn facts(
     answer(questions, &mut facts.paths)?;
     let credentials = compile::credential_questions(policy, &facts);
     let etc = Listing::of("/etc");
-    let possible = credentials.paths.into_iter().filter(|path| etc.may_hold(path)).collect();
+    let possible = credentials
+        .paths
+        .into_iter()
+        .filter(|path| etc.may_hold(path))
+        .collect();
     answer(possible, &mut facts.paths)?;
     for (base, pattern) in credentials.patterns {
         expand(&base, pattern, &mut facts.paths);
@@ -103,8 +113,11 @@ struct Listing {
 
 impl Listing {
     fn of(directory: &str) -> Self {
-        let names = std::fs::read_dir(directory)
-            .and_then(|entries| entries.map(|entry| Ok(entry?.file_name().into_vec())).collect());
+        let names = std::fs::read_dir(directory).and_then(|entries| {
+            entries
+                .map(|entry| Ok(entry?.file_name().into_vec()))
+                .collect()
+        });
         Self {
             directory: AbsolutePath::parse(directory).unwrap_or_else(|_| AbsolutePath::root()),
             names: names.ok(),
@@ -175,7 +188,9 @@ fn maps_every_id() -> Result<bool, ProbeError> {
 }
 
 fn user_name(environment: &BTreeMap<Vec<u8>, Vec<u8>>, uid: u32) -> String {
-    let from_environment = environment.get(&b"USER"[..]).or_else(|| environment.get(&b"LOGNAME"[..]));
+    let from_environment = environment
+        .get(&b"USER"[..])
+        .or_else(|| environment.get(&b"LOGNAME"[..]));
     match from_environment.and_then(|name| String::from_utf8(name.clone()).ok()) {
         Some(name) if !name.is_empty() => name,
         // The password database is read from files: only when needed.
@@ -200,7 +215,10 @@ fn memory_total_bytes() -> u64 {
 fn processors() -> Result<Vec<u32>, ProbeError> {
     let set = sched_getaffinity(None).map_err(system("the processors of this process"))?;
     let most = rustix::thread::CpuSet::MAX_CPU;
-    Ok((0..most).filter(|&number| set.is_set(number)).map(|number| number as u32).collect())
+    Ok((0..most)
+        .filter(|&number| set.is_set(number))
+        .map(|number| number as u32)
+        .collect())
 }
 
 /// What is at `path`; `None` when nothing is, or when the caller may not know.
@@ -263,9 +281,9 @@ fn path_kind(path: &AbsolutePath, mode: u32) -> io::Result<PathKind> {
         FileType::Directory => PathKind::Directory,
         FileType::RegularFile => PathKind::File,
         FileType::Socket => PathKind::Socket,
-        FileType::Symlink => {
-            PathKind::Symlink { target: readlink(path.as_bytes(), Vec::new())?.into_bytes() }
-        }
+        FileType::Symlink => PathKind::Symlink {
+            target: readlink(path.as_bytes(), Vec::new())?.into_bytes(),
+        },
         _ => PathKind::Other,
     })
 }
@@ -291,7 +309,9 @@ fn expand(base: &AbsolutePath, pattern: &str, paths: &mut BTreeMap<AbsolutePath,
     if !component.contains('*') {
         return descend(component.as_bytes(), paths);
     }
-    let Ok(entries) = std::fs::read_dir(base.as_path()) else { return };
+    let Ok(entries) = std::fs::read_dir(base.as_path()) else {
+        return;
+    };
     for entry in entries.flatten() {
         let name = entry.file_name();
         if matches_component(component.as_bytes(), name.as_bytes()) {
@@ -328,7 +348,11 @@ pub fn control_groups(uid: u32) -> ControlGroups {
     let Ok(own) = std::fs::read("/proc/self/cgroup") else {
         return none("/proc/self/cgroup cannot be read", "mount /proc");
     };
-    let found = if unified { unified_group(&own) } else { version_one_groups(&own) };
+    let found = if unified {
+        unified_group(&own)
+    } else {
+        version_one_groups(&own)
+    };
     found.unwrap_or_else(|| {
         none(
             "no control group with the memory and pids controllers is delegated to this user",
@@ -341,7 +365,9 @@ pub fn control_groups(uid: u32) -> ControlGroups {
 /// The parent of this process's v2 group, if a sibling with the controllers
 /// can be made there and a process may be moved into it.
 fn unified_group(own: &[u8]) -> Option<ControlGroups> {
-    let path = own.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::"))?;
+    let path = own
+        .split(|&byte| byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"0::"))?;
     let mount = AbsolutePath::parse("/sys/fs/cgroup").ok()?;
     let own = mount.join(path).ok()?;
     let parent = if own == mount { own } else { own.parent()? };
@@ -352,18 +378,27 @@ fn unified_group(own: &[u8]) -> Option<ControlGroups> {
         .filter(|name| CONTROLLERS.contains(name))
         .map(str::to_owned)
         .collect();
-    let usable = ["memory", "pids"].iter().all(|name| controllers.iter().any(|have| have == name));
+    let usable = ["memory", "pids"]
+        .iter()
+        .all(|name| controllers.iter().any(|have| have == name));
     let movable = writable(&parent) && writable(&parent.join("cgroup.procs").ok()?);
-    (usable && movable).then_some(ControlGroups::V2 { directory: parent, controllers })
+    (usable && movable).then_some(ControlGroups::V2 {
+        directory: parent,
+        controllers,
+    })
 }
 
 fn version_one_groups(own: &[u8]) -> Option<ControlGroups> {
     let mut directories = BTreeMap::new();
     for line in own.split(|&byte| byte == b'\n') {
         let mut fields = line.splitn(3, |&byte| byte == b':').skip(1);
-        let (Some(names), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let (Some(names), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
         for name in names.split(|&byte| byte == b',') {
-            let Ok(name) = std::str::from_utf8(name) else { continue };
+            let Ok(name) = std::str::from_utf8(name) else {
+                continue;
+            };
             if !CONTROLLERS.contains(&name) {
                 continue;
             }
@@ -391,8 +426,14 @@ mod tests {
     #[test]
     fn a_star_stands_for_any_bytes_within_a_component() {
         assert!(matches_component(b".*_history", b".bash_history"));
-        assert!(matches_component(b"ssh_host_*_key", b"ssh_host_ed25519_key"));
-        assert!(!matches_component(b"ssh_host_*_key", b"ssh_host_ed25519_key.pub"));
+        assert!(matches_component(
+            b"ssh_host_*_key",
+            b"ssh_host_ed25519_key"
+        ));
+        assert!(!matches_component(
+            b"ssh_host_*_key",
+            b"ssh_host_ed25519_key.pub"
+        ));
         assert!(matches_component(b"*", b""));
     }
 
@@ -403,9 +444,15 @@ mod tests {
         std::fs::create_dir(root.join("real")).unwrap();
         std::os::unix::fs::symlink("real", root.join("link")).unwrap();
         std::os::unix::fs::symlink("nowhere", root.join("dangling")).unwrap();
-        let path = |name: &str| AbsolutePath::parse(root.join(name).as_os_str().as_bytes()).unwrap();
+        let path =
+            |name: &str| AbsolutePath::parse(root.join(name).as_os_str().as_bytes()).unwrap();
         let fact = path_fact(&path("link")).unwrap().unwrap();
-        assert_eq!(fact.kind, PathKind::Symlink { target: b"real".to_vec() });
+        assert_eq!(
+            fact.kind,
+            PathKind::Symlink {
+                target: b"real".to_vec()
+            }
+        );
         assert_eq!(fact.resolved, Some(path("real")));
         let dangling = path_fact(&path("dangling")).unwrap().unwrap();
         assert_eq!(dangling.resolved, None);

@@ -73,17 +73,27 @@ pub enum Refusal {
     #[error(transparent)]
     Log(#[from] LogError),
     #[error("{error}{}", diagnosis.as_deref().map(|text| format!("\n{text}")).unwrap_or_default())]
-    Wall { error: WallError, diagnosis: Option<String> },
+    Wall {
+        error: WallError,
+        diagnosis: Option<String>,
+    },
     #[error("no evidence for {}: the command was not started (AU2)", steps.join(", "))]
     Gate { steps: Vec<String> },
     #[error("there is no step called {0}\n  remedy: `stockade explain --verbose` lists the steps")]
     NoSuchStep(String),
     #[error("cannot set up {what}: {error}")]
-    System { what: &'static str, error: std::io::Error },
+    System {
+        what: &'static str,
+        error: std::io::Error,
+    },
 }
 
 fn list(items: &[Unenforceable]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    items
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// A finished run and what may explain its failure.
@@ -114,7 +124,11 @@ impl Prepared {
         let child = streams.take_child();
         let (form, identity) = (Form::Namespaces, probe::identity()?);
         let embryo = Embryo::fork(form, identity, child, &compile::prelude());
-        Ok(Self { streams, signals, embryo })
+        Ok(Self {
+            streams,
+            signals,
+            embryo,
+        })
     }
 
     /// The launcher for this plan. One that has begun differently is replaced;
@@ -130,7 +144,10 @@ impl Prepared {
             return Ok(embryo);
         }
         drop(embryo);
-        let system = |error| Refusal::System { what: "the standard streams", error };
+        let system = |error| Refusal::System {
+            what: "the standard streams",
+            error,
+        };
         self.streams = streams::prepare().map_err(system)?;
         let child = self.streams.take_child();
         Ok(Embryo::fork(plan.form, probe::identity()?, child, &[]))
@@ -154,18 +171,31 @@ pub fn plan_with(request: &Request, user_namespaces: Ability) -> Result<Planned,
     let mut facts = probe::facts(&loaded.policy, &loaded.home, &directory)?;
     facts.user_namespaces = user_namespaces;
     let command = CommandRequest {
-        argv: request.argv.iter().map(|argument| argument.clone().into_vec()).collect(),
+        argv: request
+            .argv
+            .iter()
+            .map(|argument| argument.clone().into_vec())
+            .collect(),
         directory,
     };
-    let mut plan = compile::compile(&loaded.policy, &facts, command).map_err(Refusal::Unenforceable)?;
+    let mut plan =
+        compile::compile(&loaded.policy, &facts, command).map_err(Refusal::Unenforceable)?;
     plan.notes.extend(loaded.notes.iter().cloned());
     let digest = digest(&plan);
-    Ok(Planned { plan, digest, facts, loaded })
+    Ok(Planned {
+        plan,
+        digest,
+        facts,
+        loaded,
+    })
 }
 
 /// The file that this process runs, as a grant.
 fn own_program() -> Result<PathGrant, Refusal> {
-    let failed = |error| Refusal::System { what: "the program of this process", error };
+    let failed = |error| Refusal::System {
+        what: "the program of this process",
+        error,
+    };
     let path = std::fs::read_link("/proc/self/exe").map_err(failed)?;
     let path = AbsolutePath::parse(path.into_os_string().into_vec())
         .map_err(|error| failed(std::io::Error::other(error)))?;
@@ -174,11 +204,16 @@ fn own_program() -> Result<PathGrant, Refusal> {
         origin: "built-in".into(),
         reason: "attack corpus".into(),
     };
-    Ok(PathGrant { target: GrantTarget::Path(path), rule })
+    Ok(PathGrant {
+        target: GrantTarget::Path(path),
+        rule,
+    })
 }
 
 fn directory(request: &Request, loaded: &Loaded) -> Result<AbsolutePath, Refusal> {
-    let Some(path) = &request.directory else { return Ok(loaded.current.clone()) };
+    let Some(path) = &request.directory else {
+        return Ok(loaded.current.clone());
+    };
     let failed = |error: std::io::Error| Refusal::Directory {
         path: stockade_policy::path::printable(path.as_os_str().as_encoded_bytes()),
         error,
@@ -189,13 +224,11 @@ fn directory(request: &Request, loaded: &Loaded) -> Result<AbsolutePath, Refusal
 }
 
 /// Runs the command under its plan.
-pub fn run(
-    request: &Request,
-    planned: &Planned,
-    prepared: Prepared,
-) -> Result<Finished, Refusal> {
-    let run = RunId::generate()
-        .map_err(|error| Refusal::System { what: "the id of the run", error })?;
+pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<Finished, Refusal> {
+    let run = RunId::generate().map_err(|error| Refusal::System {
+        what: "the id of the run",
+        error,
+    })?;
     let log = Log::at(&planned.loaded.state);
     let result = gate(request, planned, prepared, &run, &log);
     let (supervision, evidence) = match result {
@@ -206,9 +239,10 @@ pub fn run(
         }
     };
     let clock = Instant::now();
-    let supervised = supervision
-        .run()
-        .map_err(|error| Refusal::Wall { error, diagnosis: None })?;
+    let supervised = supervision.run().map_err(|error| Refusal::Wall {
+        error,
+        diagnosis: None,
+    })?;
     let outcome = outcome(planned, run.clone(), &supervised, clock.elapsed(), evidence);
     let finished = finish(planned, outcome, &supervised.last_words, &run, &log);
     // Now at the latest everything of the sandbox is gone.
@@ -229,9 +263,15 @@ fn gate(
     let plan = &planned.plan;
     let fail_at = fail_at(request, plan)?;
     let system = |what| move |error| Refusal::System { what, error };
-    let start = Start { plan, control_groups: &planned.facts.control_groups, fail_at };
+    let start = Start {
+        plan,
+        control_groups: &planned.facts.control_groups,
+        fail_at,
+    };
     let embryo = prepared.launcher(plan)?;
-    let Prepared { streams, signals, .. } = prepared;
+    let Prepared {
+        streams, signals, ..
+    } = prepared;
     let refused = |error| {
         let diagnosis = doctor::diagnose(&error, plan);
         Refusal::Wall { error, diagnosis }
@@ -244,7 +284,10 @@ fn gate(
     let mut gate = underway.finish(plan).map_err(refused)?;
     let missing = gate.missing_evidence(plan);
     if !missing.is_empty() {
-        let steps = missing.iter().map(|&index| plan.steps[index].name.clone()).collect();
+        let steps = missing
+            .iter()
+            .map(|&index| plan.steps[index].name.clone())
+            .collect();
         return Err(Refusal::Gate { steps });
     }
     let terminals = match (streams.terminal, gate.terminal.take()) {
@@ -255,7 +298,10 @@ fn gate(
     };
     let evidence = std::mem::take(&mut gate.evidence);
     let process = gate.pid();
-    let sandbox = gate.go().map_err(|error| Refusal::Wall { error, diagnosis: None })?;
+    let sandbox = gate.go().map_err(|error| Refusal::Wall {
+        error,
+        diagnosis: None,
+    })?;
     log.append(Some(run), &[Event::Started { process }], SystemTime::now())?;
     let supervision = Supervision {
         sandbox,
@@ -270,7 +316,9 @@ fn gate(
 }
 
 fn fail_at(request: &Request, plan: &Plan) -> Result<Option<usize>, Refusal> {
-    let Some(name) = &request.fail_step else { return Ok(None) };
+    let Some(name) = &request.fail_step else {
+        return Ok(None);
+    };
     match plan.steps.iter().position(|step| step.name == *name) {
         Some(index) => Ok(Some(index)),
         None => Err(Refusal::NoSuchStep(name.clone())),
@@ -279,9 +327,10 @@ fn fail_at(request: &Request, plan: &Plan) -> Result<Option<usize>, Refusal> {
 
 fn refusal_event(refusal: &Refusal) -> Event {
     match refusal {
-        Refusal::Wall { error: WallError::Step { name, detail, .. }, .. } => {
-            Event::step_failed(name, detail)
-        }
+        Refusal::Wall {
+            error: WallError::Step { name, detail, .. },
+            ..
+        } => Event::step_failed(name, detail),
         Refusal::Gate { steps } => Event::step_failed(&steps.join(", "), "no evidence"),
         other => Event::refused(None, &other.to_string(), ""),
     }
@@ -296,11 +345,14 @@ fn outcome(
 ) -> Outcome {
     let Supervised { sandbox, usage, .. } = supervised;
     let mut end = supervised.end.clone();
-    let mut limits_hit: Vec<LimitHit> = usage.limits_met.iter().map(|&limit| limit.into()).collect();
+    let mut limits_hit: Vec<LimitHit> =
+        usage.limits_met.iter().map(|&limit| limit.into()).collect();
     let mut peak_memory_bytes = usage.peak_memory_bytes;
     read_group(sandbox, &mut end, &mut limits_hit, &mut peak_memory_bytes);
-    let by_signal = |number| matches!(end, End::Killed { signal, .. } if signal == number)
-        || matches!(end, End::Exited(code) if code == crate::outcome::EXIT_SIGNAL_BASE + number);
+    let by_signal = |number| {
+        matches!(end, End::Killed { signal, .. } if signal == number)
+            || matches!(end, End::Exited(code) if code == crate::outcome::EXIT_SIGNAL_BASE + number)
+    };
     // Who ignores SIGXCPU is killed at the hard limit, one second later.
     let spent = |seconds: u64| by_signal(signal::KILL) && usage.cpu_micros >= seconds * 1_000_000;
     if let Some(seconds) = planned.plan.limits.cpu_seconds
@@ -330,7 +382,9 @@ fn outcome(
 
 /// A control group knows exactly what was reached.
 fn read_group(sandbox: &Sandbox, end: &mut End, hit: &mut Vec<LimitHit>, peak: &mut u64) {
-    let Some(counted) = sandbox.counted() else { return };
+    let Some(counted) = sandbox.counted() else {
+        return;
+    };
     *peak = (*peak).max(counted.peak_memory_bytes.unwrap_or(0));
     if counted.memory_kills > 0 {
         hit.push(LimitHit::Memory);
@@ -353,7 +407,11 @@ fn finish(
     log: &Log,
 ) -> Finished {
     let failed = !matches!(outcome.end, End::Exited(0));
-    let denials = if failed { denials::explain(&planned.plan, last_words) } else { Vec::new() };
+    let denials = if failed {
+        denials::explain(&planned.plan, last_words)
+    } else {
+        Vec::new()
+    };
     let mut events: Vec<Event> = denials
         .iter()
         .map(|denial| {
@@ -366,9 +424,9 @@ fn finish(
             })
         })
         .collect();
-    events.extend(
-        outcome.limits_hit.iter().map(|limit| Event::LimitHit { limit: limit.key().to_owned() }),
-    );
+    events.extend(outcome.limits_hit.iter().map(|limit| Event::LimitHit {
+        limit: limit.key().to_owned(),
+    }));
     events.push(Event::Exited {
         code: match outcome.end {
             End::Exited(code) => Some(code),
@@ -382,5 +440,9 @@ fn finish(
         peak_memory_bytes: Some(outcome.peak_memory_bytes),
     });
     let log_error = log.append(Some(run), &events, SystemTime::now()).err();
-    Finished { outcome, denials, log_error }
+    Finished {
+        outcome,
+        denials,
+        log_error,
+    }
 }

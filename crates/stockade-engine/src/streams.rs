@@ -86,10 +86,17 @@ pub fn prepare() -> io::Result<Prepared> {
     for (kind, stream) in kinds.iter_mut().zip(StandardStream::ALL) {
         *kind = classify(stream.descriptor())?;
     }
-    let terminal = [StandardStream::Output, StandardStream::Error, StandardStream::Input]
-        .into_iter()
-        .find(|&stream| kinds[stream as usize] == Kind::Terminal)
-        .map(|output| CallerTerminal { reads: kinds[0] == Kind::Terminal, output });
+    let terminal = [
+        StandardStream::Output,
+        StandardStream::Error,
+        StandardStream::Input,
+    ]
+    .into_iter()
+    .find(|&stream| kinds[stream as usize] == Kind::Terminal)
+    .map(|output| CallerTerminal {
+        reads: kinds[0] == Kind::Terminal,
+        output,
+    });
     let mut prepared = Prepared {
         child: [ChildStream::Null, ChildStream::Null, ChildStream::Null],
         input: None,
@@ -107,8 +114,10 @@ pub fn prepare() -> io::Result<Prepared> {
     };
     let shared = kinds[1] != Kind::Terminal
         && kinds[1] == kinds[2]
-        && same_description(StandardStream::Output.descriptor(), StandardStream::Error.descriptor())
-            == Some(true);
+        && same_description(
+            StandardStream::Output.descriptor(),
+            StandardStream::Error.descriptor(),
+        ) == Some(true);
     for stream in [StandardStream::Output, StandardStream::Error] {
         prepared.child[stream as usize] = match kinds[stream as usize] {
             Kind::Null => ChildStream::Null,
@@ -194,7 +203,14 @@ impl Input {
             // empty, which tells how much the command has consumed.
             fcntl_setpipe_size(&pipe, rustix::param::page_size())?;
         }
-        Ok(Self { pipe: Some(pipe), kind, room: false, duplicated: 0, given: 0, remainder: None })
+        Ok(Self {
+            pipe: Some(pipe),
+            kind,
+            room: false,
+            duplicated: 0,
+            given: 0,
+            remainder: None,
+        })
     }
 
     /// The descriptor to poll and for what; `None` when input is over.
@@ -209,7 +225,9 @@ impl Input {
 
     /// What was waited for is there.
     pub fn advance(&mut self) -> io::Result<()> {
-        let Some(pipe) = self.pipe.take() else { return Ok(()) };
+        let Some(pipe) = self.pipe.take() else {
+            return Ok(());
+        };
         let outer = StandardStream::Input.descriptor();
         if !self.room {
             // Room, or the command closed its end: only a write could tell,
@@ -379,7 +397,9 @@ impl Output {
 
     /// What was waited for is there.
     pub fn advance(&mut self) -> io::Result<()> {
-        let Some(pipe) = self.pipe.take() else { return Ok(()) };
+        let Some(pipe) = self.pipe.take() else {
+            return Ok(());
+        };
         if !self.filled {
             if !std::mem::replace(&mut self.widened, true) {
                 // Unprivileged users have a total budget for pipes; the
@@ -412,7 +432,14 @@ impl Output {
     fn move_some(&mut self, pipe: &OwnedFd) -> rustix::io::Result<usize> {
         let to = self.to.descriptor();
         if !self.by_copy {
-            match splice(pipe, None, to, None, CHUNK_BYTES, SpliceFlags::NONBLOCK | SpliceFlags::MOVE) {
+            match splice(
+                pipe,
+                None,
+                to,
+                None,
+                CHUNK_BYTES,
+                SpliceFlags::NONBLOCK | SpliceFlags::MOVE,
+            ) {
                 Err(Errno::INVAL | Errno::NOSYS | Errno::BADF) => self.by_copy = true,
                 other => return other,
             }

@@ -46,7 +46,11 @@ pub struct Supervised {
 /// The signals that the supervisor handles itself or hands on.
 pub fn handled_signals() -> Vec<i32> {
     let mut numbers = signal::RELAYED.to_vec();
-    numbers.extend([signal::TERMINAL_STOP, signal::CONTINUE, signal::WINDOW_CHANGED]);
+    numbers.extend([
+        signal::TERMINAL_STOP,
+        signal::CONTINUE,
+        signal::WINDOW_CHANGED,
+    ]);
     numbers
 }
 
@@ -99,7 +103,12 @@ impl Supervision {
             last_words.extend_from_slice(terminals.last_words());
         }
         let (end, usage) = self.ended.unwrap_or((End::Lost, Usage::default()));
-        Ok(Supervised { sandbox: self.sandbox, end, usage, last_words })
+        Ok(Supervised {
+            sandbox: self.sandbox,
+            end,
+            usage,
+            last_words,
+        })
     }
 
     /// The command is over: what it did not read stays with the caller.
@@ -112,8 +121,15 @@ impl Supervision {
     }
 
     fn has_output(&self) -> bool {
-        let piped = self.outputs.iter().any(|output| output.waits_for().is_some());
-        piped || self.terminals.as_ref().is_some_and(|terminals| !terminals.drained())
+        let piped = self
+            .outputs
+            .iter()
+            .any(|output| output.waits_for().is_some());
+        piped
+            || self
+                .terminals
+                .as_ref()
+                .is_some_and(|terminals| !terminals.drained())
     }
 
     /// Waits for anything; `None` when the deadline passed first.

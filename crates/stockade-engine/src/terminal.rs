@@ -63,7 +63,10 @@ impl Terminals {
             saved,
             raw: false,
             guard: None,
-            to_master: Direction { pending: Vec::new(), over: !caller.reads },
+            to_master: Direction {
+                pending: Vec::new(),
+                over: !caller.reads,
+            },
             to_caller: Direction::default(),
             last_words: Vec::new(),
         };
@@ -89,7 +92,11 @@ impl Terminals {
         }
         let mut raw = self.saved.clone();
         raw.make_raw();
-        tcsetattr(StandardStream::Input.descriptor(), OptionalActions::Now, &raw)?;
+        tcsetattr(
+            StandardStream::Input.descriptor(),
+            OptionalActions::Now,
+            &raw,
+        )?;
         self.raw = true;
         Ok(())
     }

@@ -61,12 +61,15 @@ impl Credential {
     pub(crate) fn matches(&self, path: &[u8]) -> bool {
         let pattern = self.pattern.as_bytes();
         if self.is_literal() {
-            return path.starts_with(pattern) && matches!(path.get(pattern.len()), None | Some(b'/'));
+            return path.starts_with(pattern)
+                && matches!(path.get(pattern.len()), None | Some(b'/'));
         }
         let mut given = path.split(|&byte| byte == b'/');
-        pattern
-            .split(|&byte| byte == b'/')
-            .all(|wanted| given.next().is_some_and(|name| component_matches(wanted, name)))
+        pattern.split(|&byte| byte == b'/').all(|wanted| {
+            given
+                .next()
+                .is_some_and(|name| component_matches(wanted, name))
+        })
     }
 }
 
@@ -101,9 +104,13 @@ const fn contains_star(pattern: &[u8]) -> bool {
 
 /// `*` stands for any bytes; everything else for itself.
 fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
-    let Some(star) = pattern.iter().position(|&byte| byte == b'*') else { return pattern == name };
+    let Some(star) = pattern.iter().position(|&byte| byte == b'*') else {
+        return pattern == name;
+    };
     let (head, tail) = (&pattern[..star], &pattern[star + 1..]);
-    let Some(rest) = name.strip_prefix(head) else { return false };
+    let Some(rest) = name.strip_prefix(head) else {
+        return false;
+    };
     (0..=rest.len()).any(|skipped| component_matches(tail, &rest[skipped..]))
 }
 
@@ -794,7 +801,11 @@ mod tests {
         for credential in all() {
             assert!(ids.insert(credential.id), "id {}", credential.id);
             let base = credential.base == Base::Home;
-            assert!(places.insert((base, credential.pattern)), "place {}", credential.pattern);
+            assert!(
+                places.insert((base, credential.pattern)),
+                "place {}",
+                credential.pattern
+            );
             let normal = path(&format!("/{}", credential.pattern));
             assert_eq!(&normal.as_bytes()[1..], credential.pattern.as_bytes());
             assert!(!credential.reason.is_empty() && !credential.reason.ends_with('.'));
@@ -803,7 +814,13 @@ mod tests {
 
     #[test]
     fn patterns_are_few_because_each_costs_a_directory_listing() {
-        assert!(all().iter().filter(|credential| !credential.is_literal()).count() <= 5);
+        assert!(
+            all()
+                .iter()
+                .filter(|credential| !credential.is_literal())
+                .count()
+                <= 5
+        );
     }
 
     #[test]
@@ -816,7 +833,10 @@ mod tests {
         assert_eq!(covering("/home/u/.cargo/credentials.toml"), Some("cargo"));
         assert_eq!(covering("/home/u/.cargo/bin/cargo"), None);
         assert_eq!(covering("/home/u/.python_history"), Some("history"));
-        assert_eq!(covering("/etc/ssh/ssh_host_ed25519_key"), Some("ssh-host-keys"));
+        assert_eq!(
+            covering("/etc/ssh/ssh_host_ed25519_key"),
+            Some("ssh-host-keys")
+        );
         assert_eq!(covering("/etc/ssh/ssh_host_ed25519_key.pub"), None);
         assert_eq!(covering("/etc/shadow"), Some("shadow"));
         assert_eq!(covering("/etc/passwd"), None);

@@ -26,11 +26,19 @@ pub enum Ability {
 pub enum ControlGroups {
     /// Directory of a delegated cgroup v2 subtree and the controllers that
     /// can be enabled in it.
-    V2 { directory: AbsolutePath, controllers: Vec<String> },
+    V2 {
+        directory: AbsolutePath,
+        controllers: Vec<String>,
+    },
     /// Per controller (`memory`, `pids`, `cpu`) the directory of this
     /// process's own v1 group, in which it may make children.
-    V1 { directories: BTreeMap<String, AbsolutePath> },
-    None { reason: String, remedy: String },
+    V1 {
+        directories: BTreeMap<String, AbsolutePath>,
+    },
+    None {
+        reason: String,
+        remedy: String,
+    },
 }
 
 /// What a path is, without following a final link.
@@ -39,7 +47,9 @@ pub enum PathKind {
     Directory,
     File,
     /// A link and the bytes that it holds.
-    Symlink { target: Vec<u8> },
+    Symlink {
+        target: Vec<u8>,
+    },
     Socket,
     Other,
 }

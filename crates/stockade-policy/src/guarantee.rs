@@ -59,7 +59,10 @@ guarantees! {
 impl Guarantee {
     /// Looks an id up, as written in a policy.
     pub fn from_id(id: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|guarantee| guarantee.id() == id)
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|guarantee| guarantee.id() == id)
     }
 }
 

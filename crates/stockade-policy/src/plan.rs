@@ -87,7 +87,9 @@ pub enum Action {
     Fork,
     /// Write the id maps. `every_id` maps all ids onto themselves, else only
     /// the caller's.
-    MapIds { every_id: bool },
+    MapIds {
+        every_id: bool,
+    },
     /// Make a control group with these limits and put the launcher into it.
     JoinControlGroup,
     /// Standard streams become pipes or a private terminal.
@@ -109,46 +111,90 @@ pub enum Action {
     /// Make all mounts private, then a fresh tmpfs as the new root.
     NewRoot,
     /// One tmpfs that backs all private directories.
-    PrivateStorage { bytes: u64, inodes: u64 },
+    PrivateStorage {
+        bytes: u64,
+        inodes: u64,
+    },
     /// A directory of the root tmpfs, only to hold mount points.
-    Directory { path: AbsolutePath, mode: u32 },
-    Symlink { path: AbsolutePath, target: Vec<u8> },
+    Directory {
+        path: AbsolutePath,
+        mode: u32,
+    },
+    Symlink {
+        path: AbsolutePath,
+        target: Vec<u8>,
+    },
     /// A regular file in the private storage with this content: mounted and
     /// read-only, or `writable` and then no mount, so that programs that
     /// replace files by renaming can.
-    File { path: AbsolutePath, content: Vec<u8>, mode: u32, writable: bool },
+    File {
+        path: AbsolutePath,
+        content: Vec<u8>,
+        mode: u32,
+        writable: bool,
+    },
     /// A directory of the private storage, mounted at `path`.
-    PrivateDirectory { path: AbsolutePath, mode: u32 },
+    PrivateDirectory {
+        path: AbsolutePath,
+        mode: u32,
+    },
     /// Mount `source` of the host, with everything mounted below it.
-    Bind { source: AbsolutePath, path: AbsolutePath, access: Access, directory: bool },
+    Bind {
+        source: AbsolutePath,
+        path: AbsolutePath,
+        access: Access,
+        directory: bool,
+    },
     /// Mount the directory `source` of the host read-only, without the names
     /// `absent` below it: they do not exist there, whatever the host does with
     /// them during the run.
-    BindWithout { source: AbsolutePath, path: AbsolutePath, absent: Vec<AbsolutePath> },
+    BindWithout {
+        source: AbsolutePath,
+        path: AbsolutePath,
+        absent: Vec<AbsolutePath>,
+    },
     /// A private copy, owned by the caller, of small files of the host that
     /// programs refuse when their owner has no id inside (OpenSSH).
-    Copy { source: AbsolutePath, path: AbsolutePath, bytes_max: u64 },
+    Copy {
+        source: AbsolutePath,
+        path: AbsolutePath,
+        bytes_max: u64,
+    },
     /// A device node of the host: null, zero, full, random, urandom, tty.
-    Device { name: String },
+    Device {
+        name: String,
+    },
     /// A new devpts instance at /dev/pts.
     Terminals,
     /// A new procfs at /proc; `writable` only for nested sandboxes.
-    Proc { writable: bool },
+    Proc {
+        writable: bool,
+    },
     /// Cover files and directories with an empty one that nobody may open.
-    Masks { paths: Vec<MaskPath> },
+    Masks {
+        paths: Vec<MaskPath>,
+    },
     /// Make the new root the root, and drop the old one.
     EnterRoot,
     /// chdir(2) into the command's directory; it must exist inside.
-    EnterDirectory { path: AbsolutePath },
-    ResourceLimits { limits: Vec<ResourceLimit> },
-    Processors { processors: Vec<u32> },
+    EnterDirectory {
+        path: AbsolutePath,
+    },
+    ResourceLimits {
+        limits: Vec<ResourceLimit>,
+    },
+    Processors {
+        processors: Vec<u32>,
+    },
     /// user.max_user_namespaces = 0 in the new user namespace.
     NoNestedNamespaces,
     NoNewPrivileges,
     Landlock(Landlock),
     DropCapabilities,
     /// Program of `struct sock_filter` (seccomp(2)).
-    Seccomp { program: Vec<Instruction> },
+    Seccomp {
+        program: Vec<Instruction>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,7 +255,11 @@ pub enum Hold {
     /// evidence.
     Held { by: String, steps: Vec<usize> },
     /// Weakened by name in the policy, or not held in full on this machine.
-    Partial { by: String, lost: String, steps: Vec<usize> },
+    Partial {
+        by: String,
+        lost: String,
+        steps: Vec<usize>,
+    },
     /// Not part of this plan, and why (a wall or a feature that it needs).
     NotHeld { because: String },
 }

@@ -82,7 +82,10 @@ pub enum Amount {
     /// 1 to 100.
     PercentOfMachine(u8),
     /// The smaller of both, when layers state one of each.
-    Least { bytes: u64, percent: u8 },
+    Least {
+        bytes: u64,
+        percent: u8,
+    },
 }
 
 /// What applies where no layer states a limit. Merging measures layers that

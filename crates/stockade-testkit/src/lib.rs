@@ -40,7 +40,11 @@ impl World {
         let home = base.join("home");
         let project = home.join("project");
         fs::create_dir_all(&project).expect("a scratch directory can be made");
-        Self { base, home, project }
+        Self {
+            base,
+            home,
+            project,
+        }
     }
 
     /// Directory beside the home, outside every grant.
@@ -61,7 +65,10 @@ impl World {
 
     /// Writes the user's own policy file.
     pub fn policy(&self, text: &str) -> PathBuf {
-        self.write(".config/stockade/stockade.toml", format!("version = 1\n{text}"))
+        self.write(
+            ".config/stockade/stockade.toml",
+            format!("version = 1\n{text}"),
+        )
     }
 
     /// The `stockade` command with a clean environment, standing in the
@@ -69,7 +76,10 @@ impl World {
     pub fn stockade(&self) -> Command {
         let mut command = Command::new(binary());
         command.current_dir(&self.project).env_clear();
-        command.env("HOME", &self.home).env("USER", "tester").env("LANG", "C.UTF-8");
+        command
+            .env("HOME", &self.home)
+            .env("USER", "tester")
+            .env("LANG", "C.UTF-8");
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command
     }
@@ -77,7 +87,12 @@ impl World {
     /// `stockade run OPTIONS -- ARGV`, finished, with empty standard input.
     pub fn run<A: AsRef<OsStr>>(&self, options: &[&str], argv: &[A]) -> Finished {
         let mut command = self.stockade();
-        command.arg("run").args(options).arg("--").args(argv).stdin(Stdio::null());
+        command
+            .arg("run")
+            .args(options)
+            .arg("--")
+            .args(argv)
+            .stdin(Stdio::null());
         Finished::of(command.output().expect("stockade starts"))
     }
 
@@ -89,9 +104,18 @@ impl World {
     /// The same script outside, in the same place and environment.
     pub fn outside_sh(&self, script: &str) -> Finished {
         let mut command = Command::new("sh");
-        command.arg("-c").arg(script).current_dir(&self.project).env_clear();
-        command.env("HOME", &self.home).env("USER", "tester").env("LANG", "C.UTF-8");
-        command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).stdin(Stdio::null());
+        command
+            .arg("-c")
+            .arg(script)
+            .current_dir(&self.project)
+            .env_clear();
+        command
+            .env("HOME", &self.home)
+            .env("USER", "tester")
+            .env("LANG", "C.UTF-8");
+        command
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .stdin(Stdio::null());
         Finished::of(command.output().expect("sh starts"))
     }
 
@@ -104,7 +128,10 @@ impl World {
     ) -> Finished {
         let mut command = self.stockade();
         command.arg("run").args(options).arg("--").args(argv);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().expect("stockade starts");
         let mut stdin = child.stdin.take().expect("standard input is a pipe");
         let input = input.to_vec();
@@ -121,7 +148,12 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         // Directories without permissions would stay: give them back first.
-        let _chmod = Command::new("chmod").arg("-R").arg("u+rwx").arg(&self.base).output().is_err();
+        let _chmod = Command::new("chmod")
+            .arg("-R")
+            .arg("u+rwx")
+            .arg(&self.base)
+            .output()
+            .is_err();
         let _left = fs::remove_dir_all(&self.base).is_err();
     }
 }
@@ -150,7 +182,13 @@ impl Finished {
     /// Fails the test unless the exit code is this one.
     #[track_caller]
     pub fn expect_code(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        assert_eq!(
+            self.code,
+            Some(code),
+            "stdout: {}\nstderr: {}",
+            self.stdout,
+            self.stderr
+        );
         self
     }
 
@@ -168,7 +206,10 @@ pub fn binary() -> PathBuf {
         return path.into();
     }
     let test = std::env::current_exe().expect("a process knows its executable");
-    let directory = test.parent().and_then(Path::parent).expect("tests lie in target/*/deps");
+    let directory = test
+        .parent()
+        .and_then(Path::parent)
+        .expect("tests lie in target/*/deps");
     directory.join("stockade")
 }
 
@@ -197,13 +238,17 @@ pub fn has_program(name: &str) -> bool {
 
 /// Process ids on this machine whose command line contains `needle`.
 pub fn processes_with(needle: &str) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
     entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid| {
             fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
-                String::from_utf8_lossy(&line).replace('\0', " ").contains(needle)
+                String::from_utf8_lossy(&line)
+                    .replace('\0', " ")
+                    .contains(needle)
             })
         })
         .filter(|&pid| pid != std::process::id())

@@ -58,7 +58,11 @@ enum Command {
 /// code.
 pub fn main() -> u8 {
     let is_run = std::env::args_os().nth(1).is_some_and(|name| name == "run");
-    let done = if is_run { run() } else { Cli::try_parse().map(|cli| perform(&cli.command)) };
+    let done = if is_run {
+        run()
+    } else {
+        Cli::try_parse().map(|cli| perform(&cli.command))
+    };
     done.unwrap_or_else(|error| explained(&error)).number()
 }
 
@@ -66,7 +70,9 @@ pub fn main() -> u8 {
 /// enough for it, and building all the others would take longer than the plan.
 fn run() -> Result<ExitCode, clap::Error> {
     let prepared = Prepared::new();
-    let definition = clap::Command::new("run").bin_name("stockade run").no_binary_name(true);
+    let definition = clap::Command::new("run")
+        .bin_name("stockade run")
+        .no_binary_name(true);
     let definition = commands::run::Args::augment_args(definition);
     let matches = definition.try_get_matches_from(std::env::args_os().skip(2))?;
     let arguments = commands::run::Args::from_arg_matches(&matches)?;

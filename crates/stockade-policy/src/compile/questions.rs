@@ -79,13 +79,17 @@ pub fn credential_questions(policy: &Policy, facts: &Facts) -> CredentialQuestio
 /// below them the engine looks for unix sockets on which a process outside
 /// listens. The system set is not among them.
 pub fn granted_roots(policy: &Policy, facts: &Facts) -> Vec<AbsolutePath> {
-    roots(policy, facts, |target| *target != GrantTarget::Set(NamedSet::System))
+    roots(policy, facts, |target| {
+        *target != GrantTarget::Set(NamedSet::System)
+    })
 }
 
 /// Where `hide` patterns apply: the workspace and what is granted by path. A
 /// toolchain holds a hundred thousand files and nothing of the project's.
 pub fn hide_roots(policy: &Policy, facts: &Facts) -> Vec<AbsolutePath> {
-    roots(policy, facts, |target| matches!(target, GrantTarget::Path(_)))
+    roots(policy, facts, |target| {
+        matches!(target, GrantTarget::Path(_))
+    })
 }
 
 fn roots(

@@ -382,9 +382,10 @@ fn names_are_left_out_of_what_can_only_be_read() {
         let fact = fact(PathKind::Directory, directory);
         facts.paths.insert(path(directory), fact);
     }
-    facts
-        .paths
-        .insert(path("/home/u/.netrc"), fact(PathKind::File, "/home/u/.netrc"));
+    facts.paths.insert(
+        path("/home/u/.netrc"),
+        fact(PathKind::File, "/home/u/.netrc"),
+    );
     for hidden in ["/home/u/project/.env", "/home/u/data/.env"] {
         facts.hidden.push(HiddenMatch {
             path: path(hidden),
@@ -414,7 +415,8 @@ fn names_are_left_out_of_what_can_only_be_read() {
         view.masks: /home/u/.gnupg
         view.masks: /home/u/project/.env
         view.masks: /proc/key-users
-        view.masks: /proc/keys"#]].assert_eq(&places.join("\n"));
+        view.masks: /proc/keys"#]]
+    .assert_eq(&places.join("\n"));
 }
 
 #[test]

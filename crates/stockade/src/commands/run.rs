@@ -137,7 +137,9 @@ fn create(path: &Path) -> anyhow::Result<File> {
     };
     match openat2(CWD, path, flags, Mode::from_raw_mode(0o666), resolve) {
         Ok(file) => Ok(file.into()),
-        Err(Errno::LOOP) => bail!("there is a link in the path\n  remedy: name the file by its real path"),
+        Err(Errno::LOOP) => {
+            bail!("there is a link in the path\n  remedy: name the file by its real path")
+        }
         Err(error) => Err(error.into()),
     }
 }

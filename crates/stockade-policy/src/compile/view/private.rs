@@ -159,7 +159,10 @@ fn enter_git_identity(view: &mut View, facts: &Facts) {
     }
     view.entries
         .insert(path.clone(), Entry::Settings { content });
-    let rule = built_in(git::RULE, "who commits, from the caller's git configuration");
+    let rule = built_in(
+        git::RULE,
+        "who commits, from the caller's git configuration",
+    );
     grant(view, path, Access::Write, Content::OwnOfThisRun, rule);
 }
 
