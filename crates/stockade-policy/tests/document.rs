@@ -217,7 +217,7 @@ exact = 1
 }
 
 #[test]
-fn bad_values_are_all_found() {
+fn bad_words_and_paths_are_all_found() {
     check(
         r#"version = 1
 wall = "brick"
@@ -228,20 +228,6 @@ workspace = "dead"
 write = ["../x", "a/../b", "", "~root/x", "system", "/"]
 read = ["toolchain", "/a/../b"]
 hide = ["!x", "[", "~/x"]
-[network]
-allow = ["https://a.example/x", "10.0.0.1", "::1", "*", "a.*.b", "localhost", "a.b:0", "a_b.c"]
-[environment]
-pass = ["*", "A-B"]
-set = { "A B" = "1", OK = "a\u0000b" }
-[process]
-form = "landlock"
-[limits]
-memory = "2 gigabytes"
-cpu_time = "soon"
-wall_time = "0s"
-disk = "50%"
-processes = 0
-cpus = 0
 "#,
         expect![[r#"
             [unknown-word] "\"brick\""
@@ -288,60 +274,94 @@ cpus = 0
             [bad-pattern] "\"~/x\""
             user.toml:9: "~/x": patterns are relative to the project
               help: what is not granted is absent anyway; only paths below the project need hiding
+        "#]],
+    );
+}
+
+#[test]
+fn bad_hosts_and_variables_are_all_found() {
+    check(
+        r#"version = 1
+[network]
+allow = ["https://a.example/x", "10.0.0.1", "::1", "*", "a.*.b", "localhost", "a.b:0", "a_b.c"]
+[environment]
+pass = ["*", "A-B"]
+set = { "A B" = "1", OK = "a\u0000b" }
+"#,
+        expect![[r#"
             [bad-host] "\"https://a.example/x\""
-            user.toml:11: "https://a.example/x": this is an address of a page, not a host
+            user.toml:3: "https://a.example/x": this is an address of a page, not a host
               help: write only the host, for example "docs.example.com"
             [bad-host] "\"10.0.0.1\""
-            user.toml:11: "10.0.0.1": IP addresses cannot be allowed
+            user.toml:3: "10.0.0.1": IP addresses cannot be allowed
               help: write the host's name
             [bad-host] "\"::1\""
-            user.toml:11: "::1": IP addresses cannot be allowed
+            user.toml:3: "::1": IP addresses cannot be allowed
               help: write the host's name
             [bad-host] "\"*\""
-            user.toml:11: "*": a star can only be the first label
+            user.toml:3: "*": a star can only be the first label
               help: write "*.example.com" for one label, "**.example.com" for any number
             [bad-host] "\"a.*.b\""
-            user.toml:11: "a.*.b": a star can only be the first label
+            user.toml:3: "a.*.b": a star can only be the first label
               help: write "*.example.com" for one label, "**.example.com" for any number
             [bad-host] "\"localhost\""
-            user.toml:11: "localhost": the host's loopback is never reachable
+            user.toml:3: "localhost": the host's loopback is never reachable
               help: the sandbox has a loopback of its own, which needs no rule
             [bad-host] "\"a.b:0\""
-            user.toml:11: "a.b:0": the port is not a number from 1 to 65535
+            user.toml:3: "a.b:0": the port is not a number from 1 to 65535
             [bad-host] "\"a_b.c\""
-            user.toml:11: "a_b.c": a label is not a host name
+            user.toml:3: "a_b.c": a label is not a host name
               help: host names have letters, digits, dots and inner hyphens
             [bad-variable] "\"*\""
-            user.toml:13: the whole environment cannot be passed
+            user.toml:5: the whole environment cannot be passed
               help: list the names, or prefixes such as "NPM_CONFIG_*"
             [bad-variable] "\"A-B\""
-            user.toml:13: "A-B" is not the name of a variable
+            user.toml:5: "A-B" is not the name of a variable
               help: names have letters, digits and `_`, and do not start with a digit
             [bad-variable] "\"A B\""
-            user.toml:14: "A B" is not the name of a variable
+            user.toml:6: "A B" is not the name of a variable
               help: names have letters, digits and `_`, and do not start with a digit
             [bad-variable] "OK"
-            user.toml:14: the value contains a NUL byte, which no variable can hold
+            user.toml:6: the value contains a NUL byte, which no variable can hold
+        "#]],
+    );
+}
+
+#[test]
+fn bad_limits_are_all_found() {
+    check(
+        r#"version = 1
+[process]
+form = "landlock"
+[limits]
+memory = "2 gigabytes"
+cpu_time = "soon"
+wall_time = "0s"
+disk = "50%"
+processes = 0
+cpus = 0
+"#,
+        expect![[r#"
             [unknown-word] "\"landlock\""
-            user.toml:16: no form is called "landlock"
+            user.toml:3: no form is called "landlock"
               help: write "namespaces" or "landlock-only"
             [bad-size] "\"2 gigabytes\""
-            user.toml:18: "2 gigabytes" is not a size
+            user.toml:5: "2 gigabytes" is not a size
               help: write a number and a unit, for example "512MiB" or "2GiB"
             [bad-duration] "\"soon\""
-            user.toml:19: "soon" is not a duration
+            user.toml:6: "soon" is not a duration
               help: write a number and a unit, for example "30s", "10m" or "1h 30m"
             [bad-duration] "\"0s\""
-            user.toml:20: "0s" is not a duration
+            user.toml:7: "0s" is not a duration
               help: write a number and a unit, for example "30s", "10m" or "1h 30m"
             [bad-size] "\"50%\""
-            user.toml:21: "50%" is not a size
+            user.toml:8: "50%" is not a size
               help: write a number and a unit, for example "512MiB" or "2GiB"
             [wrong-type] "0"
-            user.toml:22: `limits.processes` must be a whole number from 1 up
+            user.toml:9: `limits.processes` must be a whole number from 1 up
               help: for example `processes = 512`
             [wrong-type] "0"
-            user.toml:23: `limits.cpus` must be a number from 0.01 to 10000
+            user.toml:10: `limits.cpus` must be a number from 0.01 to 10000
               help: for example `cpus = 1.5`
         "#]],
     );

@@ -24,12 +24,8 @@ fn durations_name_their_units() {
 /// Without the first line and the figures of the filter, which other tests fix.
 #[test]
 fn a_page_for_people() {
-    let plan = compiled(&policy(), &facts()).unwrap();
-    let page = text(&plan, Style::Plain, Detail::Summary);
-    let lines: Vec<&str> = page
-        .lines()
-        .filter(|line| !line.starts_with("Plan ") && !line.contains("rules allow"))
-        .collect();
+    let page = page();
+    let shown = part(&page, "Wall ", "Guarantees");
     expect![[r#"
         Wall process, with namespaces, Landlock and seccomp
 
@@ -88,8 +84,14 @@ fn a_page_for_people() {
           wall time       no limit
           open files      65536
           largest file    no limit
-          private files   4 GiB, 1000000 inodes
+          private files   4 GiB, 1000000 inodes"#]].assert_eq(&shown);
+}
 
+#[test]
+fn each_guarantee_says_what_it_rests_on() {
+    let page = page();
+    let shown = part(&page, "Guarantees", "\0");
+    expect![[r#"
         Guarantees
           FS1  held      only granted paths can be read; everything else is absent
                          by: mount namespace with a new root; what is not granted is not mounted
@@ -146,7 +148,7 @@ fn a_page_for_people() {
           AU1  held      each decision is one event with the rule that spoke, in a hash-chained log
                          by: hash-chained event log; each decision names its rule
           AU2  held      if any guarantee of the plan lacks evidence, the command does not start
-                         by: the gate waits for evidence of every step, else kills and exits 125"#]].assert_eq(&lines.join("\n"));
+                         by: the gate waits for evidence of every step, else kills and exits 125"#]].assert_eq(&shown);
 }
 
 #[test]
@@ -167,4 +169,21 @@ fn colours_only_repeat_what_words_say() {
     }
     assert_eq!(plain, stripped);
     assert!(plain.contains("view.bind /usr"));
+}
+
+fn page() -> String {
+    let plan = compiled(&policy(), &facts()).unwrap();
+    text(&plan, Style::Plain, Detail::Summary)
+}
+
+/// The lines of a page from one beginning to the next, without the figures of
+/// the filter.
+fn part(page: &str, from: &str, to: &str) -> String {
+    let lines: Vec<&str> = page
+        .lines()
+        .skip_while(|line| !line.starts_with(from))
+        .take_while(|line| !line.starts_with(to))
+        .filter(|line| !line.contains("rules allow"))
+        .collect();
+    lines.join("\n").trim_end().to_owned()
 }
