@@ -103,6 +103,8 @@ pub struct Finished {
     pub denials: Vec<Denial>,
     /// The log could not take the end of the run.
     pub log_error: Option<LogError>,
+    /// Why the run was ended before the command was, if stockade failed.
+    pub failure: Option<WallError>,
 }
 
 /// What is set up before the plan is known: the streams of the run, and the
@@ -239,12 +241,10 @@ pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<F
         }
     };
     let clock = Instant::now();
-    let supervised = supervision.run().map_err(|error| Refusal::Wall {
-        error,
-        diagnosis: None,
-    })?;
+    let mut supervised = supervision.run();
     let outcome = outcome(planned, run.clone(), &supervised, clock.elapsed(), evidence);
-    let finished = finish(planned, outcome, &supervised.last_words, &run, &log);
+    let mut finished = finish(planned, outcome, &supervised.last_words, &run, &log);
+    finished.failure = supervised.failure.take();
     // Now at the latest everything of the sandbox is gone.
     drop(supervised);
     Ok(finished)
@@ -444,5 +444,6 @@ fn finish(
         outcome,
         denials,
         log_error,
+        failure: None,
     }
 }

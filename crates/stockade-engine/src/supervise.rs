@@ -41,6 +41,8 @@ pub struct Supervised {
     pub usage: Usage,
     /// The last that the command wrote as errors or on its terminal.
     pub last_words: Vec<u8>,
+    /// Why supervision failed, if it did.
+    pub failure: Option<WallError>,
 }
 
 /// The signals that the supervisor handles itself or hands on.
@@ -66,8 +68,32 @@ enum Source {
 }
 
 impl Supervision {
-    /// Runs until the sandbox is gone and its output is delivered.
-    pub fn run(mut self) -> Result<Supervised, WallError> {
+    /// Runs until the sandbox is gone and its output is delivered. Something
+    /// was executed by now, so there is always an outcome: a failure here ends
+    /// the sandbox and comes with it.
+    pub fn run(mut self) -> Supervised {
+        let failure = self.relay().err();
+        if failure.is_some() {
+            self.sandbox.kill();
+        }
+        let mut last_words = Vec::new();
+        for output in &self.outputs {
+            last_words.extend_from_slice(output.last_words());
+        }
+        if let Some(terminals) = self.terminals.take() {
+            last_words.extend_from_slice(terminals.last_words());
+        }
+        let (end, usage) = self.ended.unwrap_or((End::Lost, Usage::default()));
+        Supervised {
+            sandbox: self.sandbox,
+            end,
+            usage,
+            last_words,
+            failure,
+        }
+    }
+
+    fn relay(&mut self) -> Result<(), WallError> {
         let deadline = self.wall_time.map(|limit| Instant::now() + limit);
         while self.ended.is_none() || self.has_output() {
             let deadline = deadline.filter(|_| self.ended.is_none());
@@ -95,20 +121,7 @@ impl Supervision {
                 }
             }
         }
-        let mut last_words = Vec::new();
-        for output in &self.outputs {
-            last_words.extend_from_slice(output.last_words());
-        }
-        if let Some(terminals) = self.terminals.take() {
-            last_words.extend_from_slice(terminals.last_words());
-        }
-        let (end, usage) = self.ended.unwrap_or((End::Lost, Usage::default()));
-        Ok(Supervised {
-            sandbox: self.sandbox,
-            end,
-            usage,
-            last_words,
-        })
+        Ok(())
     }
 
     /// The command is over: what it did not read stays with the caller.

@@ -545,14 +545,8 @@ impl Drop for Listeners {
     }
 }
 
-#[test]
-fn b19_unix_sockets_of_the_host() {
-    if !has_python("b19") {
-        return;
-    }
-    let world = World::new();
-    let id = std::process::id();
-    fs::create_dir_all(world.project.join("run/deep")).unwrap();
+/// Kinds and names of sockets, some relative to the project.
+fn b19_places(world: &World, id: u32) -> Vec<(&'static str, String)> {
     let home = world.home.to_str().unwrap().to_owned();
     let project = world.project.to_str().unwrap().to_owned();
     let mut places = vec![
@@ -570,13 +564,20 @@ fn b19_unix_sockets_of_the_host() {
     if is_root() {
         places.push(("stream", format!("/run/stockade-b19-{id}.sock")));
     }
+    places
+}
+
+/// Binds the places and gives some of the files other names.
+fn b19_bind(world: &World, places: &[(&'static str, String)]) -> Listeners {
+    let project = world.project.to_str().unwrap();
+    fs::create_dir_all(world.project.join("run/deep")).unwrap();
     let mut binds: Vec<String> = places
         .iter()
         .map(|(kind, name)| format!("{kind} {name}"))
         .collect();
     binds.push(format!("stream cd {project}/run/deep"));
     binds.push("stream below.sock".into());
-    let listeners = Listeners::start(&world, &binds);
+    let listeners = Listeners::start(world, &binds);
     // Other names for what was bound.
     fs::rename(
         world.project.join("run/up.sock"),
@@ -598,6 +599,18 @@ fn b19_unix_sockets_of_the_host() {
         world.project.join("symbolic.sock"),
     )
     .unwrap();
+    listeners
+}
+
+#[test]
+fn b19_unix_sockets_of_the_host() {
+    if !has_python("b19") {
+        return;
+    }
+    let world = World::new();
+    let id = std::process::id();
+    let places = b19_places(&world, id);
+    let listeners = b19_bind(&world, &places);
     let mut targets: Vec<String> = places.into_iter().map(|(_, name)| name).collect();
     targets.retain(|name| !name.ends_with("up.sock"));
     targets.extend(

@@ -90,7 +90,7 @@ fn lose_by_choice(policy: &Policy, facts: &Facts, limits: &Limits, findings: &mu
         );
         findings.lose(PR1, "a nested user namespace reaches more of the kernel");
         findings.note(format!(
-            "nested sandboxes are allowed by {} ({}): Landlock leaves the file system alone, \
+            "nested sandboxes are allowed by {} ({}): there is no Landlock layer, \
              and /proc/meminfo shows the machine's memory",
             rule.id, rule.origin
         ));

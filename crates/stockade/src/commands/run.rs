@@ -202,7 +202,11 @@ fn say_how_it_ended(finished: &Finished) {
     for denial in &finished.denials {
         show::denial(denial);
     }
-    if finished.outcome.end == End::Lost {
+    if let Some(failure) = &finished.failure {
+        show::line(&format!(
+            "stockade: the run was ended because stockade failed: {failure}"
+        ));
+    } else if finished.outcome.end == End::Lost {
         show::line(
             "stockade: the sandbox was killed from outside; how the command ended is unknown",
         );
