@@ -114,6 +114,11 @@ pub fn of_namespaces(failure: &NamespacesFailure, here: &Circumstances) -> Cause
             "make the missing device nodes",
         ),
         (_, _) if denied && !here.root && here.apparmor_restricts == Some(1) => apparmor(here),
+        (Stage::Map, _) if denied && here.root && here.filtered => Cause::new(
+            "user id 0 cannot be mapped once more: inside a sandbox root has no capability, and \
+             the kernel asks for CAP_SETFCAP (user_namespaces(7))",
+            "run the outer sandbox as an ordinary user",
+        ),
         (_, _) if denied && here.filtered => filtered(errno),
         (stage, _) => other(stage, errno),
     }
@@ -292,6 +297,11 @@ mod tests {
             namespaces_max: Some(100),
             ..bare()
         };
+        let nested_root = Circumstances {
+            root: true,
+            filtered: true,
+            ..bare()
+        };
         let cases = [
             (Stage::Clone, Errno::NOSPC, &off, "max_user_namespaces is 0"),
             (
@@ -309,6 +319,7 @@ mod tests {
             (Stage::Clone, Errno::ACCESS, &ubuntu, "AppArmor"),
             (Stage::Tmpfs, Errno::ACCESS, &ubuntu, "AppArmor"),
             (Stage::Map, Errno::PERM, &ubuntu, "AppArmor"),
+            (Stage::Map, Errno::PERM, &nested_root, "CAP_SETFCAP"),
             (Stage::Clone, Errno::PERM, &docker, "Docker"),
             (Stage::Clone, Errno::NOSYS, &docker, "Docker"),
             (Stage::Clone, Errno::NOSYS, &bare(), "no clone3"),
