@@ -511,8 +511,11 @@ fn a19_killing_the_front_process_ends_everything() {
     let world = World::new();
     for (digit, signal) in [(3, "KILL"), (4, "TERM"), (5, "HUP")] {
         let seconds = unique_seconds(digit);
-        let mut command = world.stockade();
+        // What the caller ignores (nohup) is ignored inside as well.
+        let mut command = replace_program(&world.stockade(), "env");
         command
+            .arg("--default-signal=HUP,TERM")
+            .arg(world.stockade().get_program())
             .args(["run", "--", "sh", "-c", &leavers(&seconds)])
             .stdin(Stdio::null());
         let mut front = command.spawn().unwrap();
