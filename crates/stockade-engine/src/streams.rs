@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FileType, SeekFrom, fstat, seek};
+use rustix::fs::{FileType, OFlags, SeekFrom, fcntl_getfl, fcntl_setfl, fstat, seek};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd, read, write};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice, tee};
 use stockade_sys::process::same_description;
@@ -108,6 +108,7 @@ pub fn prepare() -> io::Result<Prepared> {
         Kind::Terminal => ChildStream::Terminal,
         kind => {
             let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
+            never_wait(&ours)?;
             prepared.input = Some(Input::new(ours, kind)?);
             descriptor(theirs)?
         }
@@ -129,6 +130,7 @@ pub fn prepare() -> io::Result<Prepared> {
             },
             _ => {
                 let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+                never_wait(&ours)?;
                 let keep = match stream == StandardStream::Error || shared {
                     true => Keep::LastWords,
                     false => Keep::Nothing,
@@ -139,6 +141,13 @@ pub fn prepare() -> io::Result<Prepared> {
         };
     }
     Ok(prepared)
+}
+
+/// The command can open the other end of its pipes through /proc, and empty or
+/// fill them between poll(2) and what follows. Waiting there would keep the
+/// supervisor from its limits and signals.
+fn never_wait(ours: &OwnedFd) -> io::Result<()> {
+    Ok(fcntl_setfl(ours, fcntl_getfl(ours)? | OFlags::NONBLOCK)?)
 }
 
 /// Moves a descriptor out of the way of the standard numbers.
@@ -191,6 +200,8 @@ pub struct Input {
     duplicated: usize,
     /// Bytes of a file that were moved into the pipe.
     given: u64,
+    /// Bytes that were read from the caller's and not yet written.
+    pending: Vec<u8>,
     /// After the end of a file: the other end of the pipe, to see at the end
     /// of the run what was left in it.
     remainder: Option<OwnedFd>,
@@ -209,6 +220,7 @@ impl Input {
             room: false,
             duplicated: 0,
             given: 0,
+            pending: Vec::new(),
             remainder: None,
         })
     }
@@ -233,14 +245,16 @@ impl Input {
             // Room, or the command closed its end: only a write could tell,
             // and the transfer below does.
             discard(outer, std::mem::take(&mut self.duplicated))?;
-            self.room = true;
-            self.pipe = Some(pipe);
-            return Ok(());
+            if self.pending.is_empty() {
+                self.room = true;
+                self.pipe = Some(pipe);
+                return Ok(());
+            }
         }
         let moved = match self.kind {
             Kind::Pipe => tee(outer, &pipe, CHUNK_BYTES, SpliceFlags::NONBLOCK),
             Kind::File => splice(outer, None, &pipe, None, CHUNK_BYTES, SpliceFlags::NONBLOCK),
-            _ => transfer(outer, pipe.as_fd()),
+            _ => transfer(outer, pipe.as_fd(), &mut self.pending),
         };
         match moved {
             // The end: our pipe closes, and so the command sees it.
@@ -257,7 +271,12 @@ impl Input {
                 }
                 self.pipe = Some(pipe);
             }
-            Err(Errno::AGAIN | Errno::INTR) => self.pipe = Some(pipe),
+            // Nothing to read, or the pipe was filled from inside: to wait
+            // for input alone would spin.
+            Err(Errno::AGAIN | Errno::INTR) => {
+                self.room = false;
+                self.pipe = Some(pipe);
+            }
             // The command closed its end: nobody will read the rest.
             Err(Errno::PIPE) => self.settle(&pipe)?,
             Err(error) => return Err(error.into()),
@@ -302,8 +321,13 @@ fn other_end(writer: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// Takes exactly `length` bytes from a pipe that holds at least as many.
-fn discard(fd: BorrowedFd<'_>, mut length: usize) -> io::Result<()> {
+/// Takes `length` bytes from a pipe that holds as many, unless another reader
+/// outside took them first.
+fn discard(fd: BorrowedFd<'_>, length: usize) -> io::Result<()> {
+    if length == 0 {
+        return Ok(());
+    }
+    let mut length = length.min(rustix::io::ioctl_fionread(fd)? as usize);
     let mut buffer = [0u8; 4096];
     while length > 0 {
         let most = buffer.len().min(length);
@@ -317,20 +341,24 @@ fn discard(fd: BorrowedFd<'_>, mut length: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// One read and the write of all of it into a pipe with room; for sources that
-/// splice(2) cannot take.
-fn transfer(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> rustix::io::Result<usize> {
-    let mut buffer = [0u8; 4096];
-    let length = read(from, &mut buffer)?;
-    let mut rest = &buffer[..length];
-    while !rest.is_empty() {
-        match write(to, rest) {
-            Ok(written) => rest = &rest[written..],
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
+/// Writes what is pending, after one read if nothing is; for sources that
+/// splice(2) cannot take. `Ok(0)` at the end of input.
+fn transfer(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    pending: &mut Vec<u8>,
+) -> rustix::io::Result<usize> {
+    if pending.is_empty() {
+        let mut buffer = [0u8; 4096];
+        let length = read(from, &mut buffer)?;
+        if length == 0 {
+            return Ok(0);
         }
+        pending.extend_from_slice(&buffer[..length]);
     }
-    Ok(length)
+    let written = write(to, pending)?;
+    pending.drain(..written);
+    Ok(written)
 }
 
 /// Standard output or error on its way out.
