@@ -1,0 +1,71 @@
+//! What a command tries against its supervisor and against the next run.
+
+use std::io::{Read, Write};
+use std::process::Stdio;
+
+use stockade_sys::rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use stockade_testkit::{Finished, World};
+
+#[test]
+fn a_hint_does_not_tell_whether_a_file_outside_exists() {
+    let world = World::new();
+    let real = world.write("private/there", "content");
+    let target = world.write("elsewhere/target", "content");
+    let link = real.with_file_name("link");
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let missing = real.with_file_name("not-there");
+    let hint = |text: &str| {
+        let by_output = world.run(&[], &["sh", "-c", &format!("echo '{text}' >&2; exit 1")]);
+        let by_argument = world.run(&[], &["cat", text]);
+        let by_program = world.run(&[], &[text]);
+        [by_output, by_argument, by_program].map(|finished| {
+            assert_ne!(finished.code, Some(0));
+            assert!(!finished.stderr.contains("target"), "{}", finished.stderr);
+            finished.stderr.replace(text, "PATH")
+        })
+    };
+    let expected = hint(missing.to_str().unwrap());
+    assert!(expected[1].contains("to allow it:"), "{}", expected[1]);
+    assert_eq!(hint(real.to_str().unwrap()), expected);
+    assert_eq!(hint(link.to_str().unwrap()), expected);
+}
+
+/// The supervisor finds the pipe readable, then the command takes back what it
+/// wrote: whoever then waits for it keeps no limit and relays no signal.
+#[test]
+fn a_command_that_empties_its_own_pipe_does_not_hold_up_the_supervisor() {
+    let world = World::new();
+    // The destination is full, so that the supervisor has to wait before it
+    // reads.
+    let (mut reader, writer) = pipe_with(PipeFlags::CLOEXEC)
+        .map(|(reader, writer)| (std::fs::File::from(reader), std::fs::File::from(writer)))
+        .unwrap();
+    let capacity = fcntl_setpipe_size(&writer, 4096).unwrap();
+    (&writer).write_all(&vec![b'.'; capacity]).unwrap();
+    let script = "exec 3</proc/self/fd/2; printf x >&2; sleep 1; head -c 1 <&3 >/dev/null; \
+                  echo done >emptied; sleep 15; echo late >late";
+    let child = world
+        .stockade()
+        .args([
+            "run",
+            "--quiet",
+            "--wall-time",
+            "5s",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(writer)
+        .spawn()
+        .unwrap();
+    let emptied = world.project.join("emptied");
+    stockade_testkit::tools::await_file(&emptied);
+    let drain = std::thread::spawn(move || reader.read_to_end(&mut Vec::new()));
+    let finished = Finished::of(child.wait_with_output().unwrap());
+    finished.expect_code(124);
+    assert!(!world.project.join("late").exists());
+    drain.join().unwrap().unwrap();
+}
