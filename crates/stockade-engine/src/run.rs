@@ -302,6 +302,10 @@ fn gate(
         error,
         diagnosis: None,
     })?;
+    let out_of_memory = sandbox.out_of_memory().map_err(|error| Refusal::Wall {
+        error,
+        diagnosis: None,
+    })?;
     log.append(Some(run), &[Event::Started { process }], SystemTime::now())?;
     let supervision = Supervision {
         sandbox,
@@ -310,6 +314,7 @@ fn gate(
         outputs: streams.outputs,
         terminals,
         wall_time: plan.limits.wall_time_ms.map(Duration::from_millis),
+        out_of_memory,
         ended: None,
     };
     Ok((supervision, evidence))

@@ -2,6 +2,7 @@
 //! the wall-time limit, and sees to it that nothing is left.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,6 +24,8 @@ pub struct Supervision {
     pub outputs: Vec<Output>,
     pub terminals: Option<Terminals>,
     pub wall_time: Option<Duration>,
+    /// Readable when the kernel killed a process because memory ran out.
+    pub out_of_memory: Option<OwnedFd>,
     /// Set once the command is over; starts as `None`.
     pub ended: Option<(End, Usage)>,
 }
@@ -60,6 +63,7 @@ pub fn handled_signals() -> Vec<i32> {
 #[derive(Clone, Copy)]
 enum Source {
     Control,
+    OutOfMemory,
     Signals,
     Input(Wait),
     Output(usize),
@@ -104,6 +108,11 @@ impl Supervision {
             };
             for (source, events) in ready {
                 match source {
+                    // One process was killed; what is left is no whole any more.
+                    Source::OutOfMemory => {
+                        self.sandbox.kill();
+                        self.end((End::Limit(LimitHit::Memory), Usage::default()))?;
+                    }
                     Source::Control => {
                         if let Some(end) = self.report()? {
                             self.end(end)?;
@@ -153,6 +162,10 @@ impl Supervision {
         if self.ended.is_none() {
             sources.push(Source::Control);
             descriptors.push(PollFd::new(&control, PollFlags::IN));
+            if let Some(event) = &self.out_of_memory {
+                sources.push(Source::OutOfMemory);
+                descriptors.push(PollFd::new(event, PollFlags::IN));
+            }
         }
         self.add_streams(&mut sources, &mut descriptors);
         loop {

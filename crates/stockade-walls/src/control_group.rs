@@ -3,10 +3,12 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use stockade_policy::facts::ControlGroups;
 use stockade_policy::plan::Limits;
+use stockade_sys::rustix::event::{EventfdFlags, eventfd};
 
 /// Every group of ours has this prefix, then the supervisor's process id.
 const PREFIX: &str = "stockade-";
@@ -148,6 +150,22 @@ impl ControlGroup {
                 names.join(", ")
             ),
         })
+    }
+
+    /// A descriptor that becomes readable when memory ran out in the group and
+    /// the kernel picked one process to kill; `None` with cgroup v2, which then
+    /// kills the whole group by itself (memory.oom.group).
+    pub fn out_of_memory(&self) -> io::Result<Option<OwnedFd>> {
+        if self.version == Version::Two {
+            return Ok(None);
+        }
+        // Memory controller of cgroup v1, "OOM Control": the event descriptor
+        // and the file are registered by number.
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let control = fs::File::open(self.file("memory", "memory.oom_control")?)?;
+        let numbers = format!("{} {}", event.as_raw_fd(), control.as_raw_fd());
+        self.write("memory", "cgroup.event_control", numbers)?;
+        Ok(Some(event))
     }
 
     /// What the group counted so far.

@@ -420,6 +420,17 @@ impl Sandbox {
         }
     }
 
+    /// A descriptor that becomes readable when the sandbox ran out of memory
+    /// and goes on with one process less; `None` where that cannot be.
+    pub fn out_of_memory(&self) -> Result<Option<OwnedFd>, WallError> {
+        match &self.group {
+            Some(group) => group
+                .out_of_memory()
+                .map_err(WallError::system("watch for the end of memory")),
+            None => Ok(None),
+        }
+    }
+
     /// What the control group counted, if there is one.
     pub fn counted(&self) -> Option<Counted> {
         self.group.as_ref().map(ControlGroup::counted)
