@@ -298,11 +298,11 @@ fn gate(
     };
     let evidence = std::mem::take(&mut gate.evidence);
     let process = gate.pid();
-    let sandbox = gate.go().map_err(|error| Refusal::Wall {
+    let out_of_memory = gate.out_of_memory().map_err(|error| Refusal::Wall {
         error,
         diagnosis: None,
     })?;
-    let out_of_memory = sandbox.out_of_memory().map_err(|error| Refusal::Wall {
+    let sandbox = gate.go().map_err(|error| Refusal::Wall {
         error,
         diagnosis: None,
     })?;

@@ -107,6 +107,10 @@ impl Supervision {
                 continue;
             };
             for (source, events) in ready {
+                let of_sandbox = matches!(source, Source::Control | Source::OutOfMemory);
+                if of_sandbox && self.ended.is_some() {
+                    continue;
+                }
                 match source {
                     // One process was killed; what is left is no whole any more.
                     Source::OutOfMemory => {

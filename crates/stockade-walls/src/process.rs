@@ -377,6 +377,17 @@ impl AtGate {
         self.sandbox.pid
     }
 
+    /// A descriptor that becomes readable when the sandbox ran out of memory
+    /// and goes on with one process less; `None` where that cannot be.
+    pub fn out_of_memory(&self) -> Result<Option<OwnedFd>, WallError> {
+        match &self.sandbox.group {
+            Some(group) => group
+                .out_of_memory()
+                .map_err(WallError::system("watch for the end of memory")),
+            None => Ok(None),
+        }
+    }
+
     /// Opens the gate: the command is executed.
     pub fn go(self) -> Result<Sandbox, WallError> {
         self.sandbox.request(&Request::Go)?;
@@ -417,17 +428,6 @@ impl Sandbox {
                 Err(error) if error == stockade_sys::rustix::io::Errno::INTR => {}
                 _ => self.reaped = true,
             }
-        }
-    }
-
-    /// A descriptor that becomes readable when the sandbox ran out of memory
-    /// and goes on with one process less; `None` where that cannot be.
-    pub fn out_of_memory(&self) -> Result<Option<OwnedFd>, WallError> {
-        match &self.group {
-            Some(group) => group
-                .out_of_memory()
-                .map_err(WallError::system("watch for the end of memory")),
-            None => Ok(None),
         }
     }
 

@@ -104,6 +104,7 @@ pub(super) fn lay_out(
         }
     }
     masks::enter(&mut view, policy, facts, findings);
+    masks::pin(&mut view);
     view.grants
         .sort_by(|left, right| left.path.cmp(&right.path));
     view

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::facts::{Facts, PathKind};
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
-use crate::plan::{Form, Mask, Rule};
+use crate::plan::{Access, Form, Mask, Rule};
 use crate::policy::Policy;
 
 use super::super::findings::Findings;
@@ -42,6 +42,32 @@ pub(super) fn enter(view: &mut View, policy: &Policy, facts: &Facts, findings: &
         Form::Namespaces => outermost,
         Form::LandlockOnly => refuse_what_landlock_cannot_take(outermost, facts, findings),
     };
+}
+
+/// Makes the directories between a writable grant and a cover mount points of
+/// their own, which rename(2) refuses to move (EBUSY). Otherwise the command
+/// could move what is covered to where no pattern of the next run matches, or
+/// to and fro while another run looks for it.
+pub(super) fn pin(view: &mut View) {
+    for mask in &view.masks {
+        let mut between = Vec::new();
+        let mut next = mask.path.parent();
+        while let Some(directory) = next {
+            if let Some(entry) = view.entries.get(&directory) {
+                let writable = Entry::Host {
+                    access: Access::Write,
+                    directory: true,
+                };
+                if *entry == writable {
+                    let pins = between.into_iter().map(|pin| (pin, writable.clone()));
+                    view.entries.extend(pins);
+                }
+                break;
+            }
+            next = directory.parent();
+            between.push(directory);
+        }
+    }
 }
 
 type Masks = BTreeMap<AbsolutePath, Mask>;
