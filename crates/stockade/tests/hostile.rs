@@ -30,6 +30,21 @@ fn a_hint_does_not_tell_whether_a_file_outside_exists() {
     assert_eq!(hint(link.to_str().unwrap()), expected);
 }
 
+#[test]
+fn what_is_hidden_cannot_be_moved_to_where_the_next_run_shows_it() {
+    let world = World::new();
+    world.write("project/config/deep/secret.yml", "content");
+    world.write("project/config/plain", "plain");
+    world.policy("[filesystem]\nhide = [\"config/deep/secret.yml\"]\n");
+    let moves = "mv config elsewhere; mv config/deep deeper; mkdir new; \
+                 mv -T --exchange config new; mv config/deep/secret.yml ./; \
+                 ln config/deep/secret.yml linked; \
+                 mv config/plain . && echo more >>plain && mv plain config/deep/";
+    world.sh(moves);
+    let found = world.sh("cat config/deep/plain; grep -r content . 2>/dev/null || echo none");
+    assert_eq!(found.ok(), "plainmore\nnone");
+}
+
 /// The supervisor finds the pipe readable, then the command takes back what it
 /// wrote: whoever then waits for it keeps no limit and relays no signal.
 #[test]

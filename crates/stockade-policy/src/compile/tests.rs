@@ -7,7 +7,7 @@ use super::{CommandRequest, compile, credential_questions, granted_roots, questi
 use crate::decide::{Decision, Question, decide};
 use crate::facts::{Ability, ControlGroups, Facts, HiddenMatch, PathKind};
 use crate::guarantee::Guarantee;
-use crate::plan::{Action, Form, Hold, Plan};
+use crate::plan::{Access, Action, Form, Hold, Plan};
 use crate::policy::{Amount, HidePattern, Policy};
 
 /// One line for each step, mask, guarantee that is not held in full, and note.
@@ -417,6 +417,43 @@ fn names_are_left_out_of_what_can_only_be_read() {
         view.masks: /proc/key-users
         view.masks: /proc/keys"#]]
     .assert_eq(&places.join("\n"));
+}
+
+#[test]
+fn directories_above_what_is_covered_are_pinned_where_they_can_be_moved() {
+    let mut policy = policy();
+    policy
+        .read
+        .push(grant("filesystem.read[1]", "/home/u/data"));
+    policy.hide.push(HidePattern {
+        pattern: "x".to_owned(),
+        rule: rule("filesystem.hide[0]"),
+    });
+    let mut facts = facts();
+    for hidden in ["/home/u/project/a/b/key", "/home/u/data/c/key"] {
+        facts.hidden.push(HiddenMatch {
+            path: path(hidden),
+            directory: false,
+            pattern: 0,
+        });
+    }
+    let plan = compiled(&policy, &facts).unwrap();
+    let writable: Vec<String> = plan
+        .steps
+        .iter()
+        .filter_map(|step| match &step.action {
+            Action::Bind { path, access, .. } if *access == Access::Write => Some(path.to_string()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        writable,
+        [
+            "/home/u/project",
+            "/home/u/project/a",
+            "/home/u/project/a/b"
+        ]
+    );
 }
 
 #[test]
