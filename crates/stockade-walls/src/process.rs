@@ -359,17 +359,7 @@ impl AtGate {
 
     /// The steps of the plan for which there is no evidence.
     pub fn missing_evidence(&self, plan: &Plan) -> Vec<usize> {
-        let mut seen = vec![false; plan.steps.len()];
-        for evidence in &self.evidence {
-            if let Some(slot) = seen.get_mut(evidence.step) {
-                *slot = true;
-            }
-        }
-        seen.iter()
-            .enumerate()
-            .filter(|(_, seen)| !**seen)
-            .map(|(index, _)| index)
-            .collect()
+        without_evidence(plan.steps.len(), &self.evidence)
     }
 
     /// Process id of the sandbox's init, as seen outside.
@@ -393,6 +383,17 @@ impl AtGate {
         self.sandbox.request(&Request::Go)?;
         Ok(self.sandbox)
     }
+}
+
+/// The numbers below `steps` that no evidence is about.
+fn without_evidence(steps: usize, evidence: &[Evidence]) -> Vec<usize> {
+    let mut seen = vec![false; steps];
+    for evidence in evidence {
+        if let Some(slot) = seen.get_mut(evidence.step) {
+            *slot = true;
+        }
+    }
+    (0..steps).filter(|&step| !seen[step]).collect()
 }
 
 impl Sandbox {
@@ -573,4 +574,21 @@ fn own_map(name: &str) -> io::Result<String> {
         identity.push_str(&format!("{inside} {inside} {count}\n"));
     }
     Ok(identity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_without_evidence_is_named_and_evidence_of_no_step_is_nothing() {
+        let of = |step| Evidence {
+            step,
+            detail: String::new(),
+        };
+        assert_eq!(without_evidence(3, &[of(2), of(0), of(2)]), [1]);
+        assert_eq!(without_evidence(2, &[of(7), of(1)]), [0]);
+        assert_eq!(without_evidence(2, &[]), [0, 1]);
+        assert!(without_evidence(2, &[of(1), of(0)]).is_empty());
+    }
 }
