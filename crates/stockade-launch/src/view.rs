@@ -29,6 +29,9 @@ use crate::wire::{Action, MaskPath};
 
 /// Holds the private storage while the view is built; gone before the gate.
 const WORK: &str = ".stockade";
+/// A directory of the host, in the launcher's own mount namespace, that every
+/// view needs until it is entered. The storage is put there to go away.
+const DISCARDED: &str = "/dev";
 /// How many files `Copy` copies at most.
 const COPY_FILES_MAX: usize = 256;
 
@@ -383,8 +386,11 @@ impl View {
         for name in ["mask-file", "mask-directory"] {
             let tree = self.clone_stored(name)?;
             mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
+            // So that it goes when the storage goes; only a mounted storage has
+            // to carry it, because nothing can be cloned from a loose tree then.
+            let carried = attach(tree.as_fd(), self.storage()?, name);
             if self.storage_attached {
-                attach(tree.as_fd(), self.storage()?, name)?;
+                carried?;
             }
             sources.push(tree);
         }
@@ -399,12 +405,7 @@ impl View {
             .take()
             .ok_or_else(|| io::Error::other("no new root yet"))?;
         fchdir(&root)?;
-        self.mask_sources = None;
-        if self.storage_attached {
-            unmount(WORK, UnmountFlags::DETACH)?;
-            unlinkat(&root, WORK, AtFlags::REMOVEDIR)?;
-        }
-        self.storage = None;
+        self.discard_storage(root.as_fd())?;
         mount::set_attributes(root.as_fd(), Attributes::READ_ONLY, Reach::One)?;
         // pivot_root(2): with "." twice the old root ends up on top of the new
         // one and is then taken off.
@@ -417,6 +418,24 @@ impl View {
             return Err(io::Error::other("the new root is not in place"));
         }
         Ok("the old root is gone, the new one is read-only".into())
+    }
+
+    /// Moves the storage as a whole, which nothing inside may reach, to the old
+    /// root, with which it is unmounted: the kernel waits for all processors
+    /// once for each tree that is unmounted or closed by itself.
+    fn discard_storage(&mut self, root: BorrowedFd<'_>) -> io::Result<()> {
+        let Some(storage) = self.storage.take() else {
+            return Ok(());
+        };
+        self.mask_sources = None;
+        let moved = attach(storage.as_fd(), CWD, DISCARDED).is_ok();
+        if self.storage_attached {
+            if !moved {
+                unmount(WORK, UnmountFlags::DETACH)?;
+            }
+            unlinkat(root, WORK, AtFlags::REMOVEDIR)?;
+        }
+        Ok(())
     }
 
     /// A mount of one part of the private storage. Kernels before 6.15 clone
