@@ -96,9 +96,11 @@ pub fn run(options: &Options) -> Result<()> {
     let wanted = |name: &str| {
         options.row.is_empty() || options.row.iter().any(|text| name.contains(text.as_str()))
     };
+    let machine = report::machine();
+    println!("{machine}");
     let rows = rows::measure(&arena, scale, &chosen, &wanted)?;
     if let Some(path) = &options.json {
-        report::write_json(&rows, path)?;
+        report::write_json(&rows, &machine, path)?;
     }
     let missed = rows
         .iter()

@@ -6,6 +6,21 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// Where the figures come from: processors, kernel and how busy the machine was, in one line.
+pub fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let processors = read("/proc/cpuinfo");
+    let model = processors
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("unknown processor", |(_, model)| model);
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let load = read("/proc/loadavg");
+    let load = load.split(' ').next().unwrap_or_default();
+    format!("{count} × {model}, Linux {}, load {load}", kernel.trim())
+}
+
 /// Prints all rows, each with its contenders and bars.
 pub fn print(rows: &[Row]) {
     for row in rows {
@@ -33,6 +48,9 @@ pub fn print(rows: &[Row]) {
                 figure.contender
             );
         }
+        if let Some(note) = row.note {
+            println!("  note: {note}");
+        }
         for bar in &row.bars {
             println!(
                 "  {} {}: {:.4}",
@@ -44,10 +62,10 @@ pub fn print(rows: &[Row]) {
     }
 }
 
-/// Writes all rows, with the figures of every round, to `path`.
-pub fn write_json(rows: &[Row], path: &Path) -> Result<()> {
+/// Writes all rows, with the figures of every round, to `path`; `machine` as told by [`machine`].
+pub fn write_json(rows: &[Row], machine: &str, path: &Path) -> Result<()> {
     let rows: Vec<Value> = rows.iter().map(row_value).collect();
-    let document = json!({ "version": 1, "rows": rows });
+    let document = json!({ "version": 1, "machine": machine, "rows": rows });
     let text = serde_json::to_string_pretty(&document)? + "\n";
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
@@ -73,6 +91,7 @@ fn row_value(row: &Row) -> Value {
         "unit": row.unit,
         "figures": figures.collect::<Vec<_>>(),
         "bars": bars.collect::<Vec<_>>(),
+        "note": row.note,
     })
 }
 
