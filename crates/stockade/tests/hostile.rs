@@ -45,6 +45,38 @@ fn what_is_hidden_cannot_be_moved_to_where_the_next_run_shows_it() {
     assert_eq!(found.ok(), "plainmore\nnone");
 }
 
+#[test]
+fn a_run_cannot_remove_what_the_next_run_is_set_up_by() {
+    let world = World::new();
+    world.write("project/.env", "secret");
+    world.write(
+        "project/stockade.toml",
+        "version = 1\n[filesystem]\nhide = [\".env\"]\n",
+    );
+    let without = "rm -f stockade.toml; : >stockade.toml; mv .env other; \
+                   echo 'version = 1' >new; mv -f new stockade.toml";
+    world.sh(without);
+    assert_ne!(world.sh("cat .env").code, Some(0));
+    world.write("outer/.git/HEAD", "ref: refs/heads/main\n");
+    let inner_directory = world.home.join("outer/inner");
+    world.write(inner_directory.join(".git/HEAD"), "ref: refs/heads/main\n");
+    // The project further up is not widened to by taking away the inner one.
+    let mut inner = world.stockade();
+    inner.current_dir(&inner_directory);
+    let tries = "mv .git gone; rm -rf .git; echo kept >.git/new";
+    inner.args(["run", "--", "sh", "-c", tries]);
+    Finished::of(inner.output().unwrap());
+    assert_eq!(
+        std::fs::read(inner_directory.join(".git/new")).unwrap(),
+        b"kept\n"
+    );
+    let mut inner = world.stockade();
+    inner.current_dir(&inner_directory);
+    inner.args(["run", "--", "touch", "../widened"]);
+    Finished::of(inner.output().unwrap());
+    assert!(!inner_directory.with_file_name("widened").exists());
+}
+
 /// The supervisor finds the pipe readable, then the command takes back what it
 /// wrote: whoever then waits for it keeps no limit and relays no signal.
 #[test]

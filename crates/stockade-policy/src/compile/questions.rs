@@ -36,6 +36,7 @@ pub fn questions(
         }
     }
     wanted.extend(view::mount_points());
+    wanted.extend(view::markers(&policy.workspace));
     wanted.remove(&AbsolutePath::root());
     wanted.into_iter().collect()
 }

@@ -457,6 +457,55 @@ fn directories_above_what_is_covered_are_pinned_where_they_can_be_moved() {
 }
 
 #[test]
+fn what_the_next_run_is_set_up_by_is_kept() {
+    let mut facts = facts();
+    for (place, kind) in [
+        ("/home/u/project/stockade.toml", PathKind::File),
+        ("/home/u/project/.git", PathKind::Directory),
+    ] {
+        facts.paths.insert(path(place), fact(kind, place));
+    }
+    let binds = |plan: &Plan| -> Vec<String> {
+        let below = |step: &crate::plan::Step| match &step.action {
+            Action::Bind { path, access, .. } if path.to_string().contains("project/") => {
+                Some(format!("{path} {access:?}"))
+            }
+            _ => None,
+        };
+        plan.steps.iter().filter_map(below).collect()
+    };
+    let file = path("/home/u/project/stockade.toml");
+    let mut policy = policy();
+    let plan = compiled(&policy, &facts).unwrap();
+    let expected = [
+        "/home/u/project/.git Write",
+        "/home/u/project/stockade.toml Read",
+    ];
+    assert_eq!(binds(&plan), expected);
+    assert!(matches!(
+        decide(&plan, &Question::Write(file.clone())),
+        Decision::Denied(_)
+    ));
+    // A person may say that it is to be changed.
+    policy.write.push(grant(
+        "filesystem.write[1]",
+        "/home/u/project/stockade.toml",
+    ));
+    let plan = compiled(&policy, &facts).unwrap();
+    assert!(matches!(
+        decide(&plan, &Question::Write(file)),
+        Decision::Permit { .. }
+    ));
+    policy.form = Form::LandlockOnly;
+    policy.weaken.push((Guarantee::FS3, rule("weaken[0]")));
+    let plan = compiled(&policy, &facts).unwrap();
+    let lost = |(guarantee, hold): &(Guarantee, Hold)| {
+        *guarantee == Guarantee::FS5 && matches!(hold, Hold::Partial { .. })
+    };
+    assert!(plan.guarantees.iter().any(lost));
+}
+
+#[test]
 fn a_granted_credential_is_refused_with_its_reason() {
     let mut policy = policy();
     policy

@@ -6,6 +6,7 @@
 
 mod absent;
 mod grants;
+mod markers;
 mod masks;
 mod private;
 
@@ -19,6 +20,7 @@ use crate::policy::Policy;
 use super::findings::Findings;
 
 pub(super) use absent::{Absent, absent};
+pub(super) use markers::markers;
 pub(super) use private::{constant_entries, mount_points};
 
 /// The finished layout.
@@ -103,6 +105,7 @@ pub(super) fn lay_out(
             private::enter_without_mounts(&mut view);
         }
     }
+    markers::keep(&mut view, policy, facts, findings);
     masks::enter(&mut view, policy, facts, findings);
     masks::pin(&mut view);
     view.grants
