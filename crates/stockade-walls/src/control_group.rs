@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use stockade_policy::facts::ControlGroups;
 use stockade_policy::plan::Limits;
@@ -12,6 +13,8 @@ use stockade_sys::rustix::event::{EventfdFlags, eventfd};
 
 /// Every group of ours has this prefix, then the supervisor's process id.
 const PREFIX: &str = "stockade-";
+/// Far longer than it takes from making a group to joining it.
+const STALE_AFTER: Duration = Duration::from_secs(60);
 /// Period of the CPU quota in microseconds, the kernel's default.
 const CPU_PERIOD_MICROS: u64 = 100_000;
 
@@ -67,7 +70,7 @@ impl ControlGroup {
             if let Some(parent) = directory.parent() {
                 remove_stale(parent);
             }
-            fs::create_dir(&directory)?;
+            create_own(&directory)?;
             // Pushed at once: what exists is removed when a later step fails.
             group.directories.push((controller, directory));
         }
@@ -232,7 +235,7 @@ fn remove_when_empty(directory: &std::path::Path) {
     for _ in 0..200 {
         match fs::remove_dir(directory) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
             }
             // Removed, or gone already; anything else is left for the next
             // start's `remove_stale`.
@@ -241,8 +244,21 @@ fn remove_when_empty(directory: &std::path::Path) {
     }
 }
 
+/// Makes a directory that carries this process's id. One that is there already
+/// is of a dead process with the same id.
+fn create_own(directory: &std::path::Path) -> io::Result<()> {
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::remove_dir(directory)?;
+            fs::create_dir(directory)
+        }
+        other => other,
+    }
+}
+
 /// Removes groups that a killed supervisor left behind. A group with a process
-/// in it cannot be removed, so a living sandbox is never touched.
+/// in it cannot be removed, so a living sandbox is never touched; one that is
+/// about to be joined is young.
 fn remove_stale(parent: &std::path::Path) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
@@ -257,8 +273,12 @@ fn remove_stale(parent: &std::path::Path) {
             .ok()
             .and_then(stockade_sys::rustix::process::Pid::from_raw)
             .is_some_and(|pid| stockade_sys::rustix::process::test_kill_process(pid).is_ok());
-        // A group whose supervisor lives may be about to be joined.
-        if !supervisor_lives && fs::remove_dir(entry.path()).is_err() {
+        // A supervisor in another pid namespace cannot be seen.
+        let is_old = entry
+            .metadata()
+            .and_then(|metadata| metadata.modified())
+            .is_ok_and(|made| made.elapsed().is_ok_and(|age| age > STALE_AFTER));
+        if !supervisor_lives && is_old && fs::remove_dir(entry.path()).is_err() {
             continue;
         }
     }
