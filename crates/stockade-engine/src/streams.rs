@@ -374,6 +374,8 @@ pub struct Output {
     by_copy: bool,
     /// Copied and not yet written.
     pending: Vec<u8>,
+    /// Most bytes that are still to come, once the command is over.
+    rest: Option<usize>,
     /// The last that went by, where errors are written.
     last_words: Option<Vec<u8>>,
 }
@@ -409,8 +411,26 @@ impl Output {
             widened: false,
             by_copy: keep == Keep::LastWords,
             pending: Vec::new(),
+            rest: None,
             last_words: (keep == Keep::LastWords).then(Vec::new),
         }
+    }
+
+    /// Every process inside is gone: only what is in the pipe now is still to
+    /// come. Its end may never come, because a command can pass the pipe to
+    /// another run over a socket in the project.
+    pub fn finish(&mut self) -> io::Result<()> {
+        if let Some(pipe) = &self.pipe
+            && self.pending.is_empty()
+        {
+            let left = rustix::io::ioctl_fionread(pipe)? as usize;
+            let rest = self.rest.unwrap_or(left).min(left);
+            self.rest = Some(rest);
+            if rest == 0 {
+                self.pipe = None;
+            }
+        }
+        Ok(())
     }
 
     /// The descriptor to poll and for what; `None` when output is over.
@@ -459,23 +479,22 @@ impl Output {
     /// Moves what fits; `Ok(0)` at the end.
     fn move_some(&mut self, pipe: &OwnedFd) -> rustix::io::Result<usize> {
         let to = self.to.descriptor();
+        let most = self.rest.unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
         if !self.by_copy {
-            match splice(
-                pipe,
-                None,
-                to,
-                None,
-                CHUNK_BYTES,
-                SpliceFlags::NONBLOCK | SpliceFlags::MOVE,
-            ) {
+            let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+            match splice(pipe, None, to, None, most, flags) {
                 Err(Errno::INVAL | Errno::NOSYS | Errno::BADF) => self.by_copy = true,
-                other => return other,
+                other => {
+                    self.count(*other.as_ref().unwrap_or(&0));
+                    return other;
+                }
             }
         }
         if self.pending.is_empty() {
-            self.pending.resize(CHUNK_BYTES, 0);
+            self.pending.resize(most, 0);
             let length = read(pipe, &mut self.pending[..]);
             self.pending.truncate(*length.as_ref().unwrap_or(&0));
+            self.count(self.pending.len());
             if length? == 0 {
                 return Ok(0);
             }
@@ -488,5 +507,12 @@ impl Output {
         let written = write(to, &self.pending[..most])?;
         self.pending.drain(..written);
         Ok(written.max(1))
+    }
+
+    /// So many bytes have left the pipe.
+    fn count(&mut self, bytes: usize) {
+        if let Some(rest) = &mut self.rest {
+            *rest = rest.saturating_sub(bytes);
+        }
     }
 }

@@ -16,6 +16,9 @@ use crate::outcome::{End, LimitHit};
 use crate::streams::{Input, Output, Wait};
 use crate::terminal::Terminals;
 
+/// How long a private terminal may be silent once everything inside is gone.
+const TERMINAL_PATIENCE: Duration = Duration::from_secs(2);
+
 /// What is supervised.
 pub struct Supervision {
     pub sandbox: Sandbox,
@@ -100,8 +103,16 @@ impl Supervision {
     fn relay(&mut self) -> Result<(), WallError> {
         let deadline = self.wall_time.map(|limit| Instant::now() + limit);
         while self.ended.is_none() || self.has_output() {
-            let deadline = deadline.filter(|_| self.ended.is_none());
+            let deadline = match (&self.ended, &self.terminals) {
+                (None, _) => deadline,
+                (Some(_), Some(_)) => Some(Instant::now() + TERMINAL_PATIENCE),
+                (Some(_), None) => None,
+            };
             let Some(ready) = self.poll(deadline).map_err(system("poll"))? else {
+                if let (Some(_), Some(terminals)) = (&self.ended, &mut self.terminals) {
+                    terminals.give_up();
+                    continue;
+                }
                 self.sandbox.kill();
                 self.end((End::Limit(LimitHit::WallTime), Usage::default()))?;
                 continue;
@@ -133,8 +144,19 @@ impl Supervision {
                     other => self.advance(other, events).map_err(system("relay"))?,
                 }
             }
+            if self.ended.is_some() {
+                self.finish_output().map_err(system("relay"))?;
+            }
         }
         Ok(())
+    }
+
+    /// Nobody inside writes any more.
+    fn finish_output(&mut self) -> io::Result<()> {
+        if let Some(terminals) = &mut self.terminals {
+            terminals.finish();
+        }
+        self.outputs.iter_mut().try_for_each(Output::finish)
     }
 
     /// The command is over: what it did not read stays with the caller.
@@ -143,7 +165,7 @@ impl Supervision {
             input.abandon().map_err(system("relay"))?;
         }
         self.ended = Some(end);
-        Ok(())
+        self.finish_output().map_err(system("relay"))
     }
 
     fn has_output(&self) -> bool {

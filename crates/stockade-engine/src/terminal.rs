@@ -33,7 +33,12 @@ pub struct Terminals {
     to_caller: Direction,
     /// The last that was shown, to explain a failure.
     last_words: Vec<u8>,
+    /// Most bytes that are still shown, once the command is over.
+    rest: Option<usize>,
 }
+
+/// More than a pseudo-terminal buffers (tty_buffer.c: 64 KiB).
+const REST_BYTES: usize = 128 * 1024;
 
 /// Bytes on their way in one direction.
 #[derive(Default)]
@@ -69,6 +74,7 @@ impl Terminals {
             },
             to_caller: Direction::default(),
             last_words: Vec::new(),
+            rest: None,
         };
         terminals.resize();
         terminals.take()?;
@@ -146,8 +152,27 @@ impl Terminals {
         move_bytes(self.master.as_fd(), to, &mut self.to_caller)?;
         if was_empty {
             remember(&mut self.last_words, &self.to_caller.pending);
+            if let Some(rest) = &mut self.rest {
+                *rest = rest.saturating_sub(self.to_caller.pending.len());
+            }
+        }
+        if self.rest == Some(0) && self.to_caller.pending.is_empty() {
+            self.to_caller.over = true;
         }
         Ok(())
+    }
+
+    /// Every process inside is gone: little is still to come. The end may never
+    /// come, because a command can pass its terminal to another run.
+    pub fn finish(&mut self) {
+        self.rest.get_or_insert(REST_BYTES);
+    }
+
+    /// Nothing more came: what could be shown has been.
+    pub fn give_up(&mut self) {
+        if self.to_caller.pending.is_empty() {
+            self.to_caller.over = true;
+        }
     }
 
     /// The last that the command showed.

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::process::Stdio;
 
 use stockade_sys::rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use stockade_testkit::{Finished, World};
+use stockade_testkit::{Finished, World, skip};
 
 #[test]
 fn a_hint_does_not_tell_whether_a_file_outside_exists() {
@@ -75,6 +75,48 @@ fn a_run_cannot_remove_what_the_next_run_is_set_up_by() {
     inner.args(["run", "--", "touch", "../widened"]);
     Finished::of(inner.output().unwrap());
     assert!(!inner_directory.with_file_name("widened").exists());
+}
+
+const PASSES_ITS_OUTPUT: &str = "import os, socket, sys, time
+s = socket.socket(socket.AF_UNIX)
+if sys.argv[1] == 'give':
+    s.bind('new')
+    s.listen(1)
+    os.rename('new', 'socket')
+    c, _ = s.accept()
+    socket.send_fds(c, [b'x'], [1, 2])
+    c.recv(1)
+    print('given')
+else:
+    while not os.path.exists('socket'): time.sleep(0.02)
+    s.connect('socket')
+    m, held, _, _ = socket.recv_fds(s, 1, 2)
+    s.send(b'x')
+    for _ in range(1000):
+        if os.path.exists('release'): break
+        time.sleep(0.02)
+";
+
+#[test]
+fn output_that_another_run_holds_open_ends_with_its_own_run() {
+    const NAME: &str = "output_that_another_run_holds_open_ends_with_its_own_run";
+    if !std::path::Path::new("/usr/bin/python3").exists() {
+        return skip(NAME, "python3", "there is no /usr/bin/python3");
+    }
+    let world = World::new();
+    let argv = |role| ["/usr/bin/python3", "-c", PASSES_ITS_OUTPUT, role];
+    let mut holder = world
+        .stockade()
+        .args(["run", "--"])
+        .args(argv("hold"))
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert_eq!(world.run(&[], &argv("give")).ok(), "given");
+    let still_holds = holder.try_wait().unwrap().is_none();
+    world.write("project/release", "");
+    holder.wait().unwrap();
+    assert!(still_holds);
 }
 
 /// The supervisor finds the pipe readable, then the command takes back what it
