@@ -121,6 +121,30 @@ pub fn find_project(start: &AbsolutePath, home: &AbsolutePath) -> Result<Project
     })
 }
 
+/// Refuses a policy file where it would take the place of another one further
+/// up; for files that nobody trusts. A command could have written it, to have
+/// what the other one hides shown to a run in this directory.
+pub fn refuse_displacement(policy_file: &Source, home: &AbsolutePath) -> Result<(), DiscoverError> {
+    let home = resolve(home).unwrap_or_else(|_| home.clone());
+    let mut next = policy_file.path.parent().and_then(|root| root.parent());
+    while let Some(directory) = next {
+        if directory.is_root() || directory == home || shared_with_others(&directory)?.is_some() {
+            break;
+        }
+        if exists(&directory, POLICY_FILE_NAME)? {
+            return Err(refused(
+                &policy_file.path,
+                &format!(
+                    "it is not trusted and would take the place of {directory}/{POLICY_FILE_NAME}"
+                ),
+                &format!("read it, then run `stockade trust`, or remove it, or run in {directory}"),
+            ));
+        }
+        next = directory.parent();
+    }
+    Ok(())
+}
+
 /// The project that a person named: `root` itself, with its policy file.
 pub fn project_at(root: &AbsolutePath) -> Result<Project, DiscoverError> {
     let root = resolve(root)?;

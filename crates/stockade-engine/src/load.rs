@@ -98,7 +98,13 @@ pub fn load(selection: &Selection) -> Result<Loaded, LoadError> {
     if let Some(source) = project.policy_file {
         let trust = match trust::is_trusted(&state, &source.resolved, &source.content)? {
             Trust::Trusted => LayerTrust::Trusted,
-            Trust::Changed { .. } | Trust::Unknown => LayerTrust::Untrusted,
+            Trust::Changed { .. } | Trust::Unknown => {
+                // Who names the project has chosen its policy file.
+                if selection.project.is_none() {
+                    discover::refuse_displacement(&source, &home)?;
+                }
+                LayerTrust::Untrusted
+            }
         };
         files.push((LayerKind::Project(trust), source));
     }

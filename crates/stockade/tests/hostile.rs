@@ -77,6 +77,33 @@ fn a_run_cannot_remove_what_the_next_run_is_set_up_by() {
     assert!(!inner_directory.with_file_name("widened").exists());
 }
 
+#[test]
+fn a_planted_policy_file_does_not_displace_the_one_further_up() {
+    let world = World::new();
+    world.write("project/inner/.env", "secret");
+    world.write(
+        "project/stockade.toml",
+        "version = 1\n[filesystem]\nhide = [\".env\"]\n",
+    );
+    world.sh("echo 'version = 1' >inner/stockade.toml").ok();
+    let in_inner = |arguments: &[&str]| {
+        let mut command = world.stockade();
+        command.current_dir(world.project.join("inner"));
+        Finished::of(command.args(arguments).output().unwrap())
+    };
+    let run = ["run", "--", "cat", ".env"];
+    let refused = in_inner(&run);
+    assert_ne!(refused.code, Some(0));
+    assert!(
+        refused.stderr.contains("take the place of"),
+        "{}",
+        refused.stderr
+    );
+    // A person may say that it counts.
+    in_inner(&["trust", "--yes"]).ok();
+    assert_eq!(in_inner(&run).ok(), "secret");
+}
+
 const PASSES_ITS_OUTPUT: &str = "import os, socket, sys, time
 s = socket.socket(socket.AF_UNIX)
 if sys.argv[1] == 'give':

@@ -21,8 +21,8 @@ use crate::exit::ExitCode;
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Let the project's stockade.toml widen what its runs may do.\n\n\
-        A command inside can write the project, its stockade.toml too. So by itself that file can \
-        only take rights away. Trusting it records the SHA-256 of its content; from then on it \
+        A command inside can write the project, and may have put a stockade.toml there. So by \
+        itself that file can only take rights away. Trusting it records the SHA-256 of its content; from then on it \
         counts as your own policy, still below the organisation's. Any change to it makes it \
         untrusted again, and a run that it would have widened is refused until you look at it.\n\n\
         The file is shown before you are asked.",
