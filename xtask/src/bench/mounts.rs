@@ -58,10 +58,18 @@ fn option_of_step(plan: &Value, kind: &str, path: &str, empty: &str) -> Result<V
     })
 }
 
+/// The nearest grant at or above `path` decides, as in the plan.
 fn is_writable(plan: &Value, path: &str) -> Result<bool> {
-    let mut grants = list(plan, "grants")?.iter();
-    let grant = grants.find(|grant| grant["path"] == path);
-    Ok(text(grant.context("a mount without a grant")?, "access")? == "write")
+    let mut nearest: Option<(usize, bool)> = None;
+    for grant in list(plan, "grants")? {
+        let granted = Path::new(text(grant, "path")?);
+        let depth = granted.components().count();
+        if Path::new(path).starts_with(granted) && nearest.is_none_or(|(known, _)| depth > known) {
+            nearest = Some((depth, text(grant, "access")? == "write"));
+        }
+    }
+    let (_, writable) = nearest.with_context(|| format!("nothing grants the mount {path}"))?;
+    Ok(writable)
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
@@ -99,12 +107,12 @@ mod tests {
     fn each_step_and_mask_becomes_an_option() {
         let steps = r#"{"name": "view.root"}, {"name": "view.device /dev/null"},
             {"name": "view.proc /proc"}, {"name": "view.private /tmp"}, {"name": "view.bind /p"},
-            {"name": "view.bind /usr"}, {"name": "view.file /proc/meminfo"},
+            {"name": "view.bind /p/.git"}, {"name": "view.bind /usr"}, {"name": "view.file /proc/meminfo"},
             {"name": "confine.landlock"}"#;
         assert_eq!(
             translated(steps).unwrap(),
-            "--dev /dev --proc /proc --tmpfs /tmp --bind /p /p --ro-bind /usr /usr \
-             --ro-bind /empty /proc/meminfo --ro-bind /dev/null /etc/shadow \
+            "--dev /dev --proc /proc --tmpfs /tmp --bind /p /p --bind /p/.git /p/.git \
+             --ro-bind /usr /usr --ro-bind /empty /proc/meminfo --ro-bind /dev/null /etc/shadow \
              --tmpfs /etc/ssl/private --remount-ro /etc/ssl/private"
         );
     }
