@@ -148,13 +148,45 @@ fn answer(
     answers: &mut BTreeMap<AbsolutePath, PathFact>,
 ) -> Result<(), ProbeError> {
     for path in questions {
-        let fact = path_fact(&path).map_err(|error| ProbeError::System {
+        // Parents sort before what they hold, so theirs is known by now.
+        let parent = path
+            .parent()
+            .and_then(|parent| Some((answers.get(&parent)?, parent)));
+        let reached_plainly = match parent {
+            Some((fact, parent)) => fact.resolved == Some(parent),
+            None => path.parent().is_some_and(|parent| parent.is_root()),
+        };
+        let fact = match reached_plainly {
+            true => plain_path_fact(&path),
+            false => path_fact(&path),
+        };
+        let fact = fact.map_err(|error| ProbeError::System {
             what: "what a path of the policy is",
             error,
         })?;
         answers.extend(fact.map(|fact| (path, fact)));
     }
     Ok(())
+}
+
+/// What is at a path whose parent was reached without a link: one call.
+fn plain_path_fact(path: &AbsolutePath) -> io::Result<Option<PathFact>> {
+    let stat = match lstat(path.as_bytes()) {
+        Ok(stat) => stat,
+        Err(_) => return path_fact(path),
+    };
+    if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+        return linked_path_fact(path);
+    }
+    let kind = path_kind(path, stat.st_mode)?;
+    Ok(Some(PathFact {
+        resolved: Some(path.clone()),
+        resolved_kind: Some(kind.clone()),
+        kind,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mode: stat.st_mode & 0o7777,
+    }))
 }
 
 fn architecture() -> Result<Architecture, ProbeError> {

@@ -17,11 +17,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use stockade_sys::process::{self, Namespaces};
 use stockade_sys::rustix::fs::Mode;
+use stockade_sys::rustix::io::Errno;
 use stockade_sys::rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 use stockade_sys::rustix::process::umask;
+use stockade_sys::rustix::thread::sched_yield;
 use wire::{Assignment, Report, Request};
 
 /// What a launcher tells its caller's shell when it fails before it could
@@ -72,6 +74,7 @@ fn run(control: BorrowedFd<'_>, birth: &Birth) -> io::Result<()> {
         .iter()
         .map(|action| launcher.apply(action))
         .collect();
+    look_out(control);
     let assignment = receive_assignment(control)?;
     let report = match perform(&mut launcher, birth, early, &assignment) {
         Ok(evidence) => Report::Ready { evidence },
@@ -88,6 +91,7 @@ fn run(control: BorrowedFd<'_>, birth: &Birth) -> io::Result<()> {
     send(control, &report, master.as_ref().map(OwnedFd::as_fd))?;
     let terminal = launcher.take_terminal();
     drop((master, launcher));
+    look_out(control);
     expect(control, Request::Go)?;
     init::run(control, &assignment, birth.streams, terminal)
 }
@@ -146,6 +150,22 @@ fn receive_assignment(control: BorrowedFd<'_>) -> io::Result<Assignment> {
             Assignment::decode(&encoded).map_err(io::Error::other)
         }
         _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// How often to look for an answer before going to sleep; some 100 µs.
+const LOOKS: u32 = 200;
+
+/// Looks for an answer that is due at once: to be woken up takes longer than
+/// the supervisor needs. Gives way to whoever else has work meanwhile.
+fn look_out(control: BorrowedFd<'_>) {
+    let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    for _ in 0..LOOKS {
+        match recv(control, &mut [0u8; 1][..], peek) {
+            Err(Errno::AGAIN) => sched_yield(),
+            // An answer, or an error that the receiver will meet as well.
+            _ => return,
+        }
     }
 }
 

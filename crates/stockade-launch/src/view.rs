@@ -259,14 +259,21 @@ impl View {
         let mut budget = CopyBudget {
             bytes: bytes_max,
             files: COPY_FILES_MAX,
+            large: Vec::new(),
         };
-        copy_directory(host.as_fd(), own.as_fd(), &mut budget, 4)?;
+        copy_directory(host.as_fd(), own.as_fd(), path, &mut budget, 4)?;
         fchmod(&own, Mode::from_raw_mode(0o755))?;
         let tree = self.clone_stored(&name)?;
         mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
         self.attach_at(&tree, path, Make::Parent)?;
         self.foreign.push(path.to_vec());
-        Ok(format!("{} files copied", COPY_FILES_MAX - budget.files))
+        for large in &budget.large {
+            self.bind(large, large, false, false)?;
+        }
+        let (copied, mounted) = (COPY_FILES_MAX - budget.files, budget.large.len());
+        Ok(format!(
+            "{copied} files copied, {mounted} large ones mounted"
+        ))
     }
 
     fn device(&self, name: &str) -> io::Result<String> {
@@ -644,10 +651,15 @@ fn write_all(file: BorrowedFd<'_>, mut content: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What `Copy` may still copy.
+/// Largest file that is copied; a larger one is no configuration.
+const COPY_FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// What `Copy` may still copy, and what it leaves to be mounted.
 struct CopyBudget {
     bytes: u64,
     files: usize,
+    /// Paths of the host, and of the view.
+    large: Vec<Vec<u8>>,
 }
 
 /// Copies readable regular files and directories, `depth` levels deep; links
@@ -656,6 +668,7 @@ struct CopyBudget {
 fn copy_directory(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
+    path: &[u8],
     budget: &mut CopyBudget,
     depth: u32,
 ) -> io::Result<()> {
@@ -667,6 +680,7 @@ fn copy_directory(
             continue;
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let place = [path, b"/", name.to_bytes()].concat();
         match entry.file_type() {
             FileType::Symlink => {
                 symlinkat(readlinkat(from, name, Vec::new())?, to, name)?;
@@ -677,13 +691,13 @@ fn copy_directory(
                 };
                 mkdirat(to, name, Mode::from_raw_mode(0o755))?;
                 let own = openat(to, name, flags | OFlags::DIRECTORY, Mode::empty())?;
-                copy_directory(source.as_fd(), own.as_fd(), budget, depth - 1)?;
+                copy_directory(source.as_fd(), own.as_fd(), &place, budget, depth - 1)?;
             }
             FileType::RegularFile => {
                 let Ok(source) = openat(from, name, flags, Mode::empty()) else {
                     continue;
                 };
-                copy_file(source.as_fd(), to, name, budget)?;
+                copy_file(source.as_fd(), to, name, place, budget)?;
             }
             _ => {}
         }
@@ -695,12 +709,21 @@ fn copy_file(
     source: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     name: &std::ffi::CStr,
+    place: Vec<u8>,
     budget: &mut CopyBudget,
 ) -> io::Result<()> {
     let facts = fstat(source)?;
     let size = facts.st_size as u64;
-    if budget.files == 0 || size > budget.bytes {
-        return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+    if budget.files == 0 || size > budget.bytes.min(COPY_FILE_BYTES_MAX) {
+        mknodat(
+            to,
+            name,
+            FileType::RegularFile,
+            Mode::from_raw_mode(0o444),
+            0,
+        )?;
+        budget.large.push(place);
+        return Ok(());
     }
     budget.files -= 1;
     budget.bytes -= size;

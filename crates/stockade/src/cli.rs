@@ -1,6 +1,8 @@
 //! The one definition of commands and options: help, completions and the man
 //! page are generated from it.
 
+use std::ffi::OsString;
+
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use stockade_engine::run::Prepared;
 
@@ -70,13 +72,30 @@ pub fn main() -> u8 {
 /// enough for it, and building all the others would take longer than the plan.
 fn run() -> Result<ExitCode, clap::Error> {
     let prepared = Prepared::new();
+    let arguments = match plain() {
+        Some(command) => commands::run::Args::plain(command),
+        None => parsed()?,
+    };
+    Ok(shown(commands::run::run(&arguments, prepared)))
+}
+
+/// The command of `stockade run -- COMMAND…`, which needs no parser.
+fn plain() -> Option<Vec<OsString>> {
+    let mut arguments = std::env::args_os().skip(2);
+    let command: Vec<OsString> = match arguments.next() {
+        Some(separator) if separator == "--" => arguments.collect(),
+        _ => return None,
+    };
+    (!command.is_empty()).then_some(command)
+}
+
+fn parsed() -> Result<commands::run::Args, clap::Error> {
     let definition = clap::Command::new("run")
         .bin_name("stockade run")
         .no_binary_name(true);
     let definition = commands::run::Args::augment_args(definition);
     let matches = definition.try_get_matches_from(std::env::args_os().skip(2))?;
-    let arguments = commands::run::Args::from_arg_matches(&matches)?;
-    Ok(shown(commands::run::run(&arguments, prepared)))
+    commands::run::Args::from_arg_matches(&matches)
 }
 
 fn perform(command: &Command) -> ExitCode {

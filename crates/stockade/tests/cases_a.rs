@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use stockade_testkit::pty::Terminal;
 use stockade_testkit::tools::{await_file, compile_c, soon};
-use stockade_testkit::{Finished, World, has_program, processes_with, skip};
+use stockade_testkit::{Finished, World, has_program, is_root, processes_with, skip};
 
 /// A number that no other test of this machine sleeps for.
 fn unique_seconds(digit: u32) -> String {
@@ -780,6 +780,34 @@ fn a23_openssh_reads_the_system_configuration() {
         assert_eq!(inside.stdout, outside.stdout, "{script}");
         assert!(!inside.stderr.contains("Bad owner"), "{}", inside.stderr);
     }
+}
+
+/// The parameters of a server's key exchange (half a megabyte) lie beside the
+/// configuration, which an ordinary user sees as a copy.
+#[test]
+fn a23_a_large_file_beside_the_configuration() {
+    if !is_root() || !Path::new("/etc/ssh").is_dir() || !has_program("setpriv") {
+        let reason = "only root can put a file into /etc/ssh";
+        return skip("a23 (large)", "root", reason);
+    }
+    let world = World::new();
+    let program = world.outside().join("stockade");
+    fs::copy(world.stockade().get_program(), &program).unwrap();
+    let nobody = "65534:65534";
+    let given = Command::new("chown")
+        .args(["-R", nobody])
+        .arg(world.outside())
+        .status();
+    assert!(given.unwrap().success());
+    let large = Path::new("/etc/ssh/stockade-test-large");
+    fs::write(large, vec![b'x'; 600 << 10]).unwrap();
+    let mut command = replace_program(&world.stockade(), "setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.arg(&program).args(["run", "--", "sh", "-c"]);
+    command.arg("wc -c < /etc/ssh/stockade-test-large; ssh -G host >/dev/null && echo read");
+    let inside = Finished::of(command.stdin(Stdio::null()).output().unwrap());
+    fs::remove_file(large).unwrap();
+    assert_eq!(inside.ok(), "614400\nread");
 }
 
 const FALLBACKS: &str = r#"

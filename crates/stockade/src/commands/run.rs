@@ -21,7 +21,7 @@ use crate::exit::ExitCode;
 use crate::show;
 
 /// Run a command in a fresh sandbox
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(
     long_about = "Run a command in a fresh sandbox.\n\n\
         The command works as it does outside, except that it can write only the project and \
@@ -65,6 +65,16 @@ pub struct Args {
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+impl Args {
+    /// The arguments of `stockade run -- COMMAND…`: no option at all.
+    pub fn plain(command: Vec<OsString>) -> Self {
+        Self {
+            command,
+            ..Self::default()
+        }
+    }
 }
 
 /// Runs the command and returns its exit code. `prepared` was made before the
@@ -115,7 +125,11 @@ pub fn perform(
             if let Some(file) = report {
                 write_report(file, &report_json(&planned, &finished)?)?;
             }
-            Ok(code(finished.outcome.exit_code()))
+            let code = code(finished.outcome.exit_code());
+            // The process is about to end: taking the plan apart would be work
+            // for nothing.
+            std::mem::forget((planned, finished));
+            Ok(code)
         }
         Err(refusal) => {
             if let Some(file) = report {
