@@ -227,7 +227,16 @@ impl Drop for ControlGroup {
     fn drop(&mut self) {
         let own = std::process::id().to_string();
         let left = fs::write(self.origin.join("cgroup.procs"), own);
-        if let Err(error) = left.and_then(|()| fs::remove_dir(&self.path)) {
+        // What was measured last may still be about to end.
+        let remove = || {
+            (0..50).find_map(|_| {
+                std::thread::sleep(SETTLE);
+                fs::remove_dir(&self.path).ok()
+            })
+        };
+        if let Err(error) =
+            left.and_then(|()| remove().map_or_else(|| fs::remove_dir(&self.path), Ok))
+        {
             eprintln!("cannot remove {}: {error}", self.path.display());
         }
     }
