@@ -10,11 +10,12 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use rustix::fs::{
-    CWD, FileType, Mode, OFlags, ResolveFlags, fstat, lstat, openat2, readlink, statfs,
+    CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, lstat, openat2, readlink, statfs,
 };
 use rustix::process::{Resource, getegid, geteuid, getrlimit, umask};
 use rustix::thread::{CapabilitySet, capabilities, sched_getaffinity};
 use stockade_policy::compile;
+use stockade_policy::credentials::component_matches;
 use stockade_policy::facts::{Ability, Architecture, ControlGroups, Facts, PathFact, PathKind};
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::policy::Policy;
@@ -171,14 +172,18 @@ fn answer(
 
 /// What is at a path whose parent was reached without a link: one call.
 fn plain_path_fact(path: &AbsolutePath) -> io::Result<Option<PathFact>> {
-    let stat = match lstat(path.as_bytes()) {
-        Ok(stat) => stat,
-        Err(_) => return path_fact(path),
-    };
-    if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+    match lstat(path.as_bytes()) {
+        Ok(stat) => fact_of(path, &stat),
+        Err(_) => path_fact(path),
+    }
+}
+
+/// The fact about a path of which at most the last component is a link.
+fn fact_of(path: &AbsolutePath, stat: &Stat) -> io::Result<Option<PathFact>> {
+    let kind = path_kind(path, stat.st_mode)?;
+    if matches!(kind, PathKind::Symlink { .. }) {
         return linked_path_fact(path);
     }
-    let kind = path_kind(path, stat.st_mode)?;
     Ok(Some(PathFact {
         resolved: Some(path.clone()),
         resolved_kind: Some(kind.clone()),
@@ -259,21 +264,7 @@ fn path_fact(path: &AbsolutePath) -> io::Result<Option<PathFact>> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     // One call answers the common cases: missing, or reached without a link.
     match openat2(CWD, path.as_bytes(), flags, Mode::empty(), resolve) {
-        Ok(file) => {
-            let stat = fstat(&file)?;
-            let kind = path_kind(path, stat.st_mode)?;
-            if matches!(kind, PathKind::Symlink { .. }) {
-                return linked_path_fact(path);
-            }
-            Ok(Some(PathFact {
-                resolved: Some(path.clone()),
-                resolved_kind: Some(kind.clone()),
-                kind,
-                uid: stat.st_uid,
-                gid: stat.st_gid,
-                mode: stat.st_mode & 0o7777,
-            }))
-        }
+        Ok(file) => fact_of(path, &fstat(&file)?),
         Err(rustix::io::Errno::LOOP) => linked_path_fact(path),
         Err(
             rustix::io::Errno::NOENT
@@ -346,20 +337,8 @@ fn expand(base: &AbsolutePath, pattern: &str, paths: &mut BTreeMap<AbsolutePath,
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        if matches_component(component.as_bytes(), name.as_bytes()) {
+        if component_matches(component.as_bytes(), name.as_bytes()) {
             descend(name.as_bytes(), paths);
-        }
-    }
-}
-
-/// Matches a name against a pattern in which `*` stands for any bytes.
-fn matches_component(pattern: &[u8], name: &[u8]) -> bool {
-    match pattern.iter().position(|&byte| byte == b'*') {
-        None => pattern == name,
-        Some(star) => {
-            let (head, tail) = (&pattern[..star], &pattern[star + 1..]);
-            name.starts_with(head)
-                && (head.len()..=name.len()).any(|end| matches_component(tail, &name[end..]))
         }
     }
 }
@@ -457,16 +436,16 @@ mod tests {
 
     #[test]
     fn a_star_stands_for_any_bytes_within_a_component() {
-        assert!(matches_component(b".*_history", b".bash_history"));
-        assert!(matches_component(
+        assert!(component_matches(b".*_history", b".bash_history"));
+        assert!(component_matches(
             b"ssh_host_*_key",
             b"ssh_host_ed25519_key"
         ));
-        assert!(!matches_component(
+        assert!(!component_matches(
             b"ssh_host_*_key",
             b"ssh_host_ed25519_key.pub"
         ));
-        assert!(matches_component(b"*", b""));
+        assert!(component_matches(b"*", b""));
     }
 
     #[test]

@@ -102,8 +102,9 @@ const fn contains_star(pattern: &[u8]) -> bool {
     false
 }
 
-/// `*` stands for any bytes; everything else for itself.
-fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
+/// Whether a name matches one component of a pattern, in which `*` stands for
+/// any bytes and everything else for itself.
+pub fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
     let Some(star) = pattern.iter().position(|&byte| byte == b'*') else {
         return pattern == name;
     };
