@@ -133,18 +133,6 @@ pub fn reset_all() -> io::Result<()> {
     Ok(())
 }
 
-/// Gives a signal its default action in this process and lets it through;
-/// for ending or stopping oneself the way a child ended or stopped.
-pub fn restore_default(number: i32) -> io::Result<()> {
-    let set = set_of(&[number]);
-    // SAFETY: SIG_DFL is no function of ours; `set` is initialised.
-    unsafe {
-        libc::signal(number, libc::SIG_DFL);
-        check(libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()).into())?;
-    }
-    Ok(())
-}
-
 /// Ignores a signal (SIGPIPE, SIGTTOU) in this process.
 pub fn ignore(number: i32) {
     // SAFETY: SIG_IGN is no function of ours, so nothing can dangle.
