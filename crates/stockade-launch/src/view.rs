@@ -65,7 +65,6 @@ impl View {
         match action {
             Action::NewRoot => self.new_root(),
             Action::PrivateStorage { bytes, inodes } => self.private_storage(*bytes, *inodes),
-            Action::Directory { path, mode } => self.directory(path, *mode),
             Action::Symlink { path, target } => self.symlink(path, target),
             Action::File {
                 path,
@@ -156,11 +155,6 @@ impl View {
             limits.f_blocks * limits.f_frsize,
             limits.f_files
         ))
-    }
-
-    fn directory(&self, path: &[u8], mode: u32) -> io::Result<String> {
-        self.make(path, Make::Directory { mode })?;
-        Ok("empty directory".into())
     }
 
     fn symlink(&mut self, path: &[u8], target: &[u8]) -> io::Result<String> {
@@ -510,7 +504,6 @@ impl View {
         }
         let (root, place) = (self.root()?, relative(path));
         let made = match what {
-            Make::Directory { mode } => mkdirat(root, place, Mode::from_raw_mode(mode)),
             Make::Parent => mkdirat(root, place, Mode::from_raw_mode(0o755)),
             Make::File => mknodat(
                 root,
@@ -537,9 +530,6 @@ impl View {
 /// What stands at a path that the launcher makes.
 #[derive(Clone, Copy)]
 enum Make<'a> {
-    Directory {
-        mode: u32,
-    },
     /// A directory that only holds other things, or is a mount point.
     Parent,
     /// An empty file, as a mount point.

@@ -77,10 +77,6 @@ pub enum Action {
         bytes: u64,
         inodes: u64,
     },
-    Directory {
-        path: Vec<u8>,
-        mode: u32,
-    },
     Symlink {
         path: Vec<u8>,
         target: Vec<u8>,

@@ -268,7 +268,6 @@ impl Canonical for Action {
             Self::LoopbackUp => variant!(encoder, 9),
             Self::NewRoot => variant!(encoder, 10),
             Self::PrivateStorage { bytes, inodes } => variant!(encoder, 11, bytes, inodes),
-            Self::Directory { path, mode } => variant!(encoder, 12, path, mode),
             Self::Symlink { path, target } => variant!(encoder, 13, path, target),
             Self::File {
                 path,

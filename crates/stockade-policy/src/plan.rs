@@ -115,11 +115,6 @@ pub enum Action {
         bytes: u64,
         inodes: u64,
     },
-    /// A directory of the root tmpfs, only to hold mount points.
-    Directory {
-        path: AbsolutePath,
-        mode: u32,
-    },
     Symlink {
         path: AbsolutePath,
         target: Vec<u8>,

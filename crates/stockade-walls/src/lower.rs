@@ -85,7 +85,6 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         },
         Action::NewRoot
         | Action::PrivateStorage { .. }
-        | Action::Directory { .. }
         | Action::Symlink { .. }
         | Action::File { .. }
         | Action::PrivateDirectory { .. }
@@ -107,10 +106,6 @@ fn view_action(action: &Action) -> Option<wire::Action> {
         Action::PrivateStorage { bytes, inodes } => wire::Action::PrivateStorage {
             bytes: *bytes,
             inodes: *inodes,
-        },
-        Action::Directory { path, mode } => wire::Action::Directory {
-            path: bytes(path),
-            mode: *mode,
         },
         Action::Symlink { path, target } => wire::Action::Symlink {
             path: bytes(path),
