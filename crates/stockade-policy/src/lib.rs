@@ -20,6 +20,7 @@ pub mod guarantee;
 mod keys;
 pub mod landlock;
 pub mod merge;
+pub mod network;
 pub mod path;
 pub mod plan;
 pub mod policy;

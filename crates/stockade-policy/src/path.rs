@@ -9,6 +9,8 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 /// Longest path that the kernel takes, its terminating NUL included
 /// (`PATH_MAX`, limits.h).
 pub const PATH_BYTES_MAX: usize = 4096;
@@ -16,7 +18,8 @@ pub const PATH_BYTES_MAX: usize = 4096;
 /// An absolute path without `.`, `..`, empty components or NUL.
 ///
 /// The form is lexical: nothing is looked up, so no link can steer it.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
 pub struct AbsolutePath(Vec<u8>);
 
 /// Why bytes are not an [`AbsolutePath`].
@@ -32,6 +35,20 @@ pub enum PathError {
     Parent,
     #[error("the path is longer than {PATH_BYTES_MAX} bytes")]
     TooLong,
+}
+
+impl TryFrom<Vec<u8>> for AbsolutePath {
+    type Error = PathError;
+
+    fn try_from(bytes: Vec<u8>) -> Result<Self, PathError> {
+        Self::parse(bytes)
+    }
+}
+
+impl From<AbsolutePath> for Vec<u8> {
+    fn from(path: AbsolutePath) -> Self {
+        path.0
+    }
 }
 
 impl AbsolutePath {

@@ -3,6 +3,8 @@
 //! It is complete (whoever applies it needs nothing else), printable, and has
 //! a digest. `explain`, `test`, enforcement and the log all read this value.
 
+use serde::{Deserialize, Serialize};
+
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
 
@@ -36,7 +38,7 @@ pub enum Access {
 }
 
 /// Where a rule was written; shown with every decision.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// Stable id, for example `filesystem.write[0]` or `credential.ssh`.
     pub id: String,

@@ -3,6 +3,8 @@
 //! Each parser takes the text as written and answers with a typed value or
 //! with what is wrong and what to write instead.
 
+use serde::{Deserialize, Serialize};
+
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError, printable};
 use crate::plan::Form;
@@ -36,7 +38,7 @@ pub(crate) const SETS: &[(&str, NamedSet)] = &[
 ];
 
 /// Whether the last name of a pattern stands for itself or for more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum HostReach {
     /// `host`: that name only.
     Exact,

@@ -1,0 +1,8 @@
+//! The way out of one sandbox: proxy, names, TLS, credentials, budgets.
+//!
+//! One process of this code serves one sandbox, from outside. Which sandbox a
+//! connection comes from is known by the listener that accepted it. It knows
+//! nothing of the file system half of a plan.
+
+pub mod secret;
+pub mod wire;

@@ -1,0 +1,12 @@
+//! The network half of a policy, as pure values: what a destination is, which
+//! addresses are never dialled, which rules there are and what they decide.
+//!
+//! The egress process enforces exactly these values; nothing here opens a
+//! socket or reads a clock.
+
+pub mod address;
+pub mod destination;
+pub mod rules;
+
+pub use destination::{BadDestination, Destination, Host, Name};
+pub use rules::NetworkPlan;
