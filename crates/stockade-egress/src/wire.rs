@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 use stockade_policy::network::NetworkPlan;
 use stockade_policy::network::rules::NetworkRule;
+use zeroize::Zeroizing;
 
 use crate::secret::SecretText;
 
@@ -231,4 +232,55 @@ pub struct Totals {
     pub downloaded_bytes: u64,
     /// Events that could not be sent because the engine did not read.
     pub events_lost: u64,
+}
+
+/// Why bytes are no message or set-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    #[error("the encoded form is too long")]
+    TooLong,
+    #[error("the encoded form is malformed")]
+    Malformed,
+    #[error("version {0} is not {VERSION}")]
+    Version(u32),
+}
+
+/// Encodes a [`ToEgress`] or a [`FromEgress`]; at most [`MESSAGE_BYTES_MAX`].
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, WireError> {
+    bounded(message, MESSAGE_BYTES_MAX)
+}
+
+/// Decodes exactly one message; trailing bytes are an error.
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, WireError> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(WireError::Malformed),
+    }
+}
+
+impl SetUp {
+    /// What the memory file holds, secrets included.
+    pub fn encode(&self) -> Result<Zeroizing<Vec<u8>>, WireError> {
+        bounded(self, SETUP_BYTES_MAX).map(Zeroizing::new)
+    }
+
+    /// Takes exactly one set-up of this version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        if bytes.len() > SETUP_BYTES_MAX {
+            return Err(WireError::TooLong);
+        }
+        let set_up: Self = decode(bytes)?;
+        match set_up.version {
+            VERSION => Ok(set_up),
+            other => Err(WireError::Version(other)),
+        }
+    }
+}
+
+fn bounded<T: Serialize>(value: &T, bytes_max: usize) -> Result<Vec<u8>, WireError> {
+    let bytes = postcard::to_allocvec(value).map_err(|_| WireError::Malformed)?;
+    match bytes.len() <= bytes_max {
+        true => Ok(bytes),
+        false => Err(WireError::TooLong),
+    }
 }

@@ -59,8 +59,15 @@ const BOUNDARIES: &[Boundary] = &[
         outside: Outside::Not(RUNTIMES),
     },
     Boundary {
+        name: "stockade-egress",
+        workspace: &["stockade-policy", "stockade-sys"],
+        outside: Outside::Not(&["clap", "reqwest", "toml"]),
+    },
+    Boundary {
         name: "stockade-engine",
         workspace: &[
+            // Its messages; never its loop.
+            "stockade-egress",
             "stockade-launch",
             "stockade-policy",
             "stockade-sys",
@@ -77,6 +84,7 @@ const BOUNDARIES: &[Boundary] = &[
         name: "stockade",
         workspace: &[
             "stockade-attacks",
+            "stockade-egress",
             "stockade-engine",
             "stockade-policy",
             "stockade-sys",
