@@ -79,6 +79,12 @@ pub fn facts(
         hidden: Vec::new(),
         sockets: Vec::new(),
         git_identity: Vec::new(),
+        redirect: Ability::No {
+            reason: "it was not looked for".to_owned(),
+            remedy: String::new(),
+        },
+        ca_bundles: Vec::new(),
+        java_stores: Vec::new(),
         environment,
     };
     facts.git_identity = crate::git::identity(home, &facts.environment);

@@ -76,6 +76,7 @@ pub fn compile(
         masks: view.masks,
         limits,
         nested_sandbox: policy.nested_sandbox.is_some(),
+        network: None,
         steps,
         guarantees,
         notes,

@@ -13,8 +13,8 @@ use sha2::{Digest as _, Sha256};
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
 use crate::plan::{
-    Access, Action, Command, Form, Grant, Hold, Instruction, Landlock, LandlockRule, Limits, Mask,
-    MaskPath, Plan, Resource, ResourceLimit, Rule, Step,
+    Access, Action, Command, Form, Grant, Hold, Instruction, Landlock, LandlockRule, Limits,
+    Listener, Mask, MaskPath, Plan, Resource, ResourceLimit, Rule, Step, StoreFormat,
 };
 
 /// Names this encoding; part of what is hashed.
@@ -137,6 +137,7 @@ lists!(
     Guarantee,
     Instruction,
     LandlockRule,
+    Listener,
     Mask,
     MaskPath,
     ResourceLimit,
@@ -180,8 +181,8 @@ macro_rules! structs {
 
 structs! {
     Plan {
-        form, command, workspace, uid, gid, umask, grants, masks, limits, nested_sandbox, steps,
-        guarantees, notes,
+        form, command, workspace, uid, gid, umask, grants, masks, limits, nested_sandbox, network,
+        steps, guarantees, notes,
     }
     Command { argv, directory, environment }
     Rule { id, origin, reason }
@@ -198,6 +199,8 @@ structs! {
         disk_bytes, disk_inodes, exact,
     }
 }
+
+mod network;
 
 impl Canonical for u8 {
     fn encode(&self, encoder: &mut Encoder) {
@@ -239,6 +242,31 @@ impl Canonical for Resource {
             Self::FileSize => 3,
             Self::OpenFiles => 4,
             Self::Processes => 5,
+        });
+    }
+}
+
+impl Canonical for Listener {
+    fn encode(&self, encoder: &mut Encoder) {
+        match self {
+            Self::Proxy => variant!(encoder, 0),
+            Self::Transparent => variant!(encoder, 1),
+            Self::NamesUdp => variant!(encoder, 2),
+            Self::NamesTcp => variant!(encoder, 3),
+            Self::HostPort(port) => variant!(encoder, 4, port),
+            Self::Unix { path } => variant!(encoder, 5, path),
+            Self::Supply => variant!(encoder, 6),
+            Self::ProbeTcp => variant!(encoder, 7),
+            Self::ProbeUdp => variant!(encoder, 8),
+        }
+    }
+}
+
+impl Canonical for StoreFormat {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.tag(match self {
+            Self::Pem => 0,
+            Self::Jks => 1,
         });
     }
 }
@@ -313,6 +341,16 @@ impl Canonical for Action {
             } => {
                 variant!(encoder, 31, source, path, absent)
             }
+            Self::StartEgress => variant!(encoder, 32),
+            Self::TestEgress => variant!(encoder, 33),
+            Self::LocalRoutes => variant!(encoder, 34),
+            Self::Redirect => variant!(encoder, 35),
+            Self::Listen { listeners } => variant!(encoder, 36, listeners),
+            Self::TrustStore {
+                source,
+                path,
+                format,
+            } => variant!(encoder, 37, source, path, format),
         }
     }
 }

@@ -108,6 +108,14 @@ pub struct Facts {
     /// in the order of the file: key and value, only keys of
     /// [`crate::git::KEYS`].
     pub git_identity: Vec<(String, Vec<u8>)>,
+    /// Whether connections can be redirected in a network namespace of our own
+    /// (nftables). Without it only programs that use a proxy have a way out.
+    pub redirect: Ability,
+    /// Files of certificate roots (PEM) that programs of this machine read,
+    /// links resolved.
+    pub ca_bundles: Vec<AbsolutePath>,
+    /// Trust stores of the Java installations (`cacerts`), links resolved.
+    pub java_stores: Vec<AbsolutePath>,
 }
 
 /// One existing path that a `hide` pattern matched.

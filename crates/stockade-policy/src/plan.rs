@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::guarantee::Guarantee;
+use crate::network::NetworkPlan;
 use crate::path::AbsolutePath;
 
 /// How a guarantee's mechanism is set up.
@@ -96,6 +97,12 @@ pub enum Action {
     JoinControlGroup,
     /// Standard streams become pipes or a private terminal.
     PrivateStreams,
+    /// Start the process through which everything leaves, and give it the
+    /// plan's network part.
+    StartEgress,
+    /// Through each listener of [`Action::Listen`], what is not allowed is
+    /// refused; the gate stays shut until this was seen.
+    TestEgress,
 
     // Performed by the launcher.
     /// Die with the supervisor (PR_SET_PDEATHSIG and an end-of-file on the
@@ -110,6 +117,27 @@ pub enum Action {
     VerifyNamespaces,
     /// Bring up `lo` in the private network namespace.
     LoopbackUp,
+    /// Make every address a local one (`local 0.0.0.0/0 dev lo` and `::/0` in
+    /// the table `local`, rtnetlink(7)), so that packets have nowhere to go
+    /// but to listeners of the namespace, and fail at once without one.
+    LocalRoutes,
+    /// Redirect every TCP connection that is not to the loopback to
+    /// [`TRANSPARENT_PORT`] (nftables, output hook of type nat).
+    Redirect,
+    /// Open these sockets in the private network namespace, and hand them to
+    /// the supervisor.
+    Listen {
+        listeners: Vec<Listener>,
+    },
+    /// Replace a file of certificate roots in the view by the same file with
+    /// the sandbox's own authority added. The authority comes beside the plan.
+    TrustStore {
+        /// Where the file is on the host, links resolved; `None` for a new
+        /// file that starts with the roots of the first store of the plan.
+        source: Option<AbsolutePath>,
+        path: AbsolutePath,
+        format: StoreFormat,
+    },
     /// Make all mounts private, then a fresh tmpfs as the new root.
     NewRoot,
     /// One tmpfs that backs all private directories.
@@ -202,6 +230,46 @@ pub struct MaskPath {
     pub required: bool,
 }
 
+/// A socket, or one for each family, that the launcher opens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listener {
+    /// TCP on [`PROXY_PORT`] of 127.0.0.1 and ::1: HTTP proxy and SOCKS5.
+    Proxy,
+    /// TCP on [`TRANSPARENT_PORT`] of every address.
+    Transparent,
+    /// UDP port 53 of every address.
+    NamesUdp,
+    /// TCP port 53 of every address.
+    NamesTcp,
+    /// TCP on this port of 127.0.0.1 and ::1, for the same port of the host.
+    HostPort(u16),
+    /// A unix stream socket at this path of the view; they stand in the order
+    /// of the plan's socket offers.
+    Unix {
+        path: AbsolutePath,
+    },
+    /// A channel on which init hands out fresh TCP sockets of the sandbox.
+    Supply,
+    /// Unconnected sockets for the self-test.
+    ProbeTcp,
+    ProbeUdp,
+}
+
+/// Port of the explicit proxy inside.
+pub const PROXY_PORT: u16 = 3128;
+
+/// Port inside to which other TCP connections are redirected.
+pub const TRANSPARENT_PORT: u16 = 15001;
+
+/// How a file of certificate roots is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreFormat {
+    /// PEM certificates, one after the other.
+    Pem,
+    /// Trust store of Java (JKS, password `changeit`).
+    Jks,
+}
+
 /// One resource limit (setrlimit(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResourceLimit {
@@ -291,6 +359,9 @@ pub struct Plan {
     pub masks: Vec<Mask>,
     pub limits: Limits,
     pub nested_sandbox: bool,
+    /// What the way out is held to; `None` where nothing is reached, offered
+    /// or published, and then there is no egress process.
+    pub network: Option<NetworkPlan>,
     pub steps: Vec<Step>,
     pub guarantees: Vec<(Guarantee, Hold)>,
     /// What the user weakened by name, or what this machine cannot hold in

@@ -39,6 +39,8 @@ pub(crate) fn is_for_launcher(step: &Step) -> bool {
             | Action::MapIds { .. }
             | Action::JoinControlGroup
             | Action::PrivateStreams
+            | Action::StartEgress
+            | Action::TestEgress
     )
 }
 
@@ -48,7 +50,14 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         | Action::Fork
         | Action::MapIds { .. }
         | Action::JoinControlGroup
-        | Action::PrivateStreams => return None,
+        | Action::PrivateStreams
+        | Action::StartEgress
+        | Action::TestEgress => return None,
+        // Not performed yet: without evidence for them no run starts.
+        Action::LocalRoutes
+        | Action::Redirect
+        | Action::Listen { .. }
+        | Action::TrustStore { .. } => return None,
         Action::TieToSupervisor => wire::Action::TieToSupervisor,
         Action::ScrubLauncher => wire::Action::ScrubLauncher,
         Action::NotDumpable => wire::Action::NotDumpable,

@@ -85,6 +85,9 @@ pub(crate) fn facts() -> Facts {
         hidden: Vec::new(),
         sockets: Vec::new(),
         git_identity: Vec::new(),
+        redirect: Ability::Yes,
+        ca_bundles: vec![path("/etc/ssl/certs/ca-certificates.crt")],
+        java_stores: Vec::new(),
     };
     for directory in [
         "/usr",
