@@ -4,5 +4,6 @@
 //! connection comes from is known by the listener that accepted it. It knows
 //! nothing of the file system half of a plan.
 
+pub mod front;
 pub mod secret;
 pub mod wire;
