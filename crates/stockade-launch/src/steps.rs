@@ -9,16 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use stockade_sys::rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat, openat2, statat};
 use stockade_sys::rustix::io::Errno;
 use stockade_sys::rustix::process::{
-    DumpableBehavior, Resource, Rlimit, Signal, chdir, dumpable_behavior, fchdir, getrlimit,
-    set_dumpable_behavior, set_parent_process_death_signal, setrlimit,
+    Resource, Rlimit, Signal, chdir, fchdir, getrlimit, set_parent_process_death_signal, setrlimit,
 };
-use stockade_sys::rustix::thread::{
-    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, CpuSet, capabilities,
-    capability_is_in_bounding_set, clear_ambient_capability_set, no_new_privs,
-    remove_capability_from_bounding_set, sched_getaffinity, sched_setaffinity, set_capabilities,
-    set_capabilities_secure_bits, set_no_new_privs,
-};
-use stockade_sys::{landlock, network, process, seccomp};
+use stockade_sys::rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use stockade_sys::{landlock, network, privilege, process, seccomp};
 
 use crate::view::View;
 use crate::wire::{Action, NAMESPACES, NamespaceIds, Stream};
@@ -141,11 +135,7 @@ fn tie_to_supervisor(control: BorrowedFd<'_>) -> io::Result<String> {
 }
 
 fn not_dumpable() -> io::Result<String> {
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    match dumpable_behavior()? {
-        DumpableBehavior::NotDumpable => Ok("PR_GET_DUMPABLE is 0".into()),
-        _ => Err(io::ErrorKind::PermissionDenied.into()),
-    }
+    privilege::set_not_dumpable().map(|()| "PR_GET_DUMPABLE is 0".into())
 }
 
 fn verify_namespaces(outside: &NamespaceIds) -> io::Result<String> {
@@ -239,55 +229,12 @@ fn no_nested_namespaces() -> io::Result<String> {
 }
 
 fn no_new_privileges() -> io::Result<String> {
-    set_no_new_privs(true)?;
-    if no_new_privs()? {
-        Ok("PR_GET_NO_NEW_PRIVS is 1".into())
-    } else {
-        Err(io::ErrorKind::PermissionDenied.into())
-    }
+    privilege::set_no_new_privileges().map(|()| "PR_GET_NO_NEW_PRIVS is 1".into())
 }
 
 fn drop_capabilities() -> io::Result<String> {
-    // Without these bits a process with user id 0 would gain what the bounding
-    // set still allows at each exec; they also keep ambient ones from coming.
-    // They can only be set with CAP_SETPCAP, so outside a user namespace of
-    // one's own (the Landlock-only form) an ordinary user has none to drop.
-    if capabilities(None)?
-        .effective
-        .contains(CapabilitySet::SETPCAP)
-    {
-        set_capabilities_secure_bits(
-            CapabilitiesSecureBits::NO_ROOT
-                | CapabilitiesSecureBits::NO_ROOT_LOCKED
-                | CapabilitiesSecureBits::KEEP_CAPS_LOCKED
-                | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
-                | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED,
-        )?;
-        // The first number that the kernel does not know ends the list.
-        for bit in 0..64 {
-            match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
-                Ok(()) => {}
-                Err(Errno::INVAL) => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        if capability_is_in_bounding_set(CapabilitySet::SYS_ADMIN)? {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-    }
-    clear_ambient_capability_set()?;
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets {
-        effective: none,
-        permitted: none,
-        inheritable: none,
-    };
-    set_capabilities(None, sets)?;
-    if capabilities(None)? == sets {
-        Ok("effective, permitted, inheritable, ambient and bounding sets are empty".into())
-    } else {
-        Err(io::ErrorKind::PermissionDenied.into())
-    }
+    privilege::drop_all_capabilities()?;
+    Ok("effective, permitted, inheritable, ambient and bounding sets are empty".into())
 }
 
 fn restrict(

@@ -95,6 +95,12 @@ pub fn leave_control_group() -> io::Result<()> {
     unshare(libc::CLONE_NEWCGROUP)
 }
 
+/// Moves this process into a new network namespace that belongs to a new user
+/// namespace, in which it has every capability (user_namespaces(7)).
+pub fn leave_network_and_users() -> io::Result<()> {
+    unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET)
+}
+
 fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: takes an integer; no memory is involved.
     check(unsafe { libc::unshare(flags) }.into())?;
@@ -340,7 +346,11 @@ pub fn reap_one() -> io::Result<Option<(u32, Change)>> {
     if pid == 0 {
         return Ok(None);
     }
-    let change = if libc::WIFEXITED(status) {
+    Ok(Some((pid as u32, change(status))))
+}
+
+fn change(status: libc::c_int) -> Change {
+    if libc::WIFEXITED(status) {
         Change::Exited(libc::WEXITSTATUS(status))
     } else if libc::WIFSIGNALED(status) {
         Change::Killed {
@@ -349,8 +359,21 @@ pub fn reap_one() -> io::Result<Option<(u32, Change)>> {
         }
     } else {
         Change::Stopped(libc::WSTOPSIG(status))
-    };
-    Ok(Some((pid as u32, change)))
+    }
+}
+
+/// Waits until the child `pid`, which nobody else waits for, has ended.
+pub fn wait_for(pid: u32) -> io::Result<Change> {
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` outlives the call.
+        let found = unsafe { libc::waitpid(pid as libc::pid_t, &raw mut status, 0) };
+        match check(found.into()) {
+            Ok(_) => return Ok(change(status)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Joins a new, empty session keyring, so that no key of the caller's session

@@ -1,0 +1,81 @@
+//! Giving up what a process may do, for good, and seeing that it is gone.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities,
+    capability_is_in_bounding_set, clear_ambient_capability_set, no_new_privs,
+    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits,
+    set_no_new_privs,
+};
+
+/// Keeps other processes of the user from reading this one's memory, by
+/// ptrace(2), /proc or a core dump (PR_SET_DUMPABLE). execve(2) undoes it.
+pub fn set_not_dumpable() -> io::Result<()> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    match dumpable_behavior()? {
+        DumpableBehavior::NotDumpable => Ok(()),
+        _ => Err(io::ErrorKind::PermissionDenied.into()),
+    }
+}
+
+/// Gains nothing from programs that it executes (PR_SET_NO_NEW_PRIVS).
+pub fn set_no_new_privileges() -> io::Result<()> {
+    set_no_new_privs(true)?;
+    match no_new_privs()? {
+        true => Ok(()),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
+    }
+}
+
+/// Drops every capability of the calling thread from its effective, permitted,
+/// inheritable, ambient and, where it may, bounding set (capabilities(7)).
+pub fn drop_all_capabilities() -> io::Result<()> {
+    // Without these bits a process with user id 0 would gain what the bounding
+    // set still allows at each exec; they also keep ambient ones from coming.
+    // They can only be set with CAP_SETPCAP, so outside a user namespace of
+    // one's own an ordinary user has none to drop.
+    if capabilities(None)?
+        .effective
+        .contains(CapabilitySet::SETPCAP)
+    {
+        set_capabilities_secure_bits(
+            CapabilitiesSecureBits::NO_ROOT
+                | CapabilitiesSecureBits::NO_ROOT_LOCKED
+                | CapabilitiesSecureBits::KEEP_CAPS_LOCKED
+                | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+                | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED,
+        )?;
+        empty_bounding_set()?;
+    }
+    clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets {
+        effective: none,
+        permitted: none,
+        inheritable: none,
+    };
+    set_capabilities(None, sets)?;
+    if capabilities(None)? == sets {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
+fn empty_bounding_set() -> io::Result<()> {
+    // The first number that the kernel does not know ends the list.
+    for bit in 0..64 {
+        match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
+            Ok(()) => {}
+            Err(Errno::INVAL) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match capability_is_in_bounding_set(CapabilitySet::SYS_ADMIN)? {
+        false => Ok(()),
+        true => Err(io::ErrorKind::PermissionDenied.into()),
+    }
+}
