@@ -5,5 +5,6 @@
 //! nothing of the file system half of a plan.
 
 pub mod front;
+pub mod inspect;
 pub mod secret;
 pub mod wire;
