@@ -5,6 +5,7 @@
 //! nothing of the file system half of a plan.
 
 pub mod front;
+pub mod git;
 pub mod inspect;
 pub mod secret;
 pub mod wire;

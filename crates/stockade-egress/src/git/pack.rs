@@ -1,0 +1,502 @@
+//! Reads a pack (gitformat-pack(5)) as it passes and searches every object in
+//! it for secrets: contents, file names, commit and tag messages.
+//!
+//! A pack that is not exactly what the format says is refused. Of an object
+//! stored as a delta the literal parts are searched; the parts that it copies
+//! from its base are searched where the base is, if it is in the pack. The
+//! checksum at the end is left to the server.
+
+use flate2::{Decompress, FlushDecompress, Status};
+
+use super::commands::Hash;
+use super::needles::{Needles, Search};
+
+/// A pack may inflate to this many times its largest permitted size.
+pub const INFLATION_MAX: u64 = 32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadPack {
+    #[error("it is no pack of version 2 or 3")]
+    Header,
+    #[error("an object has a type that does not exist")]
+    ObjectType,
+    #[error("the header of an object is malformed")]
+    ObjectHeader,
+    #[error("an object is not compressed as it should be")]
+    Compression,
+    #[error("an object is not as large as it says")]
+    Size,
+    #[error("a delta is malformed")]
+    Delta,
+    #[error("it inflates to more than {0} bytes")]
+    TooLarge(u64),
+    #[error("there is something behind its end")]
+    Trailing,
+    #[error("it ends too early")]
+    Truncated,
+    #[error("it contains a secret")]
+    Secret,
+}
+
+/// Reads one pack.
+pub struct Scanner {
+    state: State,
+    hash: Hash,
+    /// Bytes of a header that is not complete yet.
+    pending: Vec<u8>,
+    objects_left: u32,
+    inflate: Decompress,
+    output: Box<[u8]>,
+    object: Object,
+    inflated: u64,
+    inflated_max: u64,
+    search: Search,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Header,
+    ObjectHeader,
+    Contents,
+    Trailer,
+    End,
+}
+
+/// The object that is being read.
+struct Object {
+    size: u64,
+    seen: u64,
+    delta: Option<Delta>,
+}
+
+/// Longest header of an object: a size of ten bytes and a name of 32.
+const OBJECT_HEADER_BYTES_MAX: usize = 10 + 32;
+const INFLATE_BYTES: usize = 64 * 1024;
+
+impl Scanner {
+    /// `inflated_max` is how many bytes all objects together may have.
+    pub fn new(needles: &Needles, hash: Hash, inflated_max: u64) -> Self {
+        Self {
+            state: State::Header,
+            hash,
+            pending: Vec::new(),
+            objects_left: 0,
+            inflate: Decompress::new(true),
+            output: vec![0; INFLATE_BYTES].into_boxed_slice(),
+            object: Object {
+                size: 0,
+                seen: 0,
+                delta: None,
+            },
+            inflated: 0,
+            inflated_max,
+            search: needles.search(),
+        }
+    }
+
+    /// Whether the pack is complete.
+    pub fn is_complete(&self) -> bool {
+        self.state == State::End
+    }
+
+    /// Reads the next piece. After an error the scanner is of no use.
+    pub fn feed(&mut self, mut input: &[u8]) -> Result<(), BadPack> {
+        while !input.is_empty() {
+            input = match self.state {
+                State::Header => self.header(input)?,
+                State::ObjectHeader => self.object_header(input)?,
+                State::Contents => self.contents(input)?,
+                State::Trailer => self.trailer(input),
+                State::End => return Err(BadPack::Trailing),
+            };
+        }
+        Ok(())
+    }
+
+    /// To be called when the stream is over.
+    pub fn finish(&self) -> Result<(), BadPack> {
+        if self.is_complete() {
+            Ok(())
+        } else {
+            Err(BadPack::Truncated)
+        }
+    }
+
+    fn header<'a>(&mut self, input: &'a [u8]) -> Result<&'a [u8], BadPack> {
+        let rest = self.collect(input, 12);
+        let Ok(header) = <[u8; 12]>::try_from(&*self.pending) else {
+            return Ok(rest);
+        };
+        let [magic @ .., v3, v2, v1, v0, c3, c2, c1, c0] = header;
+        let version = u32::from_be_bytes([v3, v2, v1, v0]);
+        if magic != *b"PACK" || !matches!(version, 2 | 3) {
+            return Err(BadPack::Header);
+        }
+        self.objects_left = u32::from_be_bytes([c3, c2, c1, c0]);
+        self.pending.clear();
+        self.next_object();
+        Ok(rest)
+    }
+
+    fn object_header<'a>(&mut self, input: &'a [u8]) -> Result<&'a [u8], BadPack> {
+        let (first, rest) = input.split_at(1);
+        self.pending.extend_from_slice(first);
+        if let Some(object) = parse_object_header(&self.pending, self.hash)? {
+            self.object = object;
+            self.pending.clear();
+            self.inflate.reset(true);
+            self.search.reset();
+            self.state = State::Contents;
+        } else if self.pending.len() > OBJECT_HEADER_BYTES_MAX {
+            return Err(BadPack::ObjectHeader);
+        }
+        Ok(rest)
+    }
+
+    fn contents<'a>(&mut self, input: &'a [u8]) -> Result<&'a [u8], BadPack> {
+        let mut output = std::mem::take(&mut self.output);
+        let (taken, given) = (self.inflate.total_in(), self.inflate.total_out());
+        let status = self
+            .inflate
+            .decompress(input, &mut output, FlushDecompress::None)
+            .map_err(|_| BadPack::Compression)?;
+        // Both are at most the length of a slice.
+        let taken = (self.inflate.total_in() - taken) as usize;
+        let given = (self.inflate.total_out() - given) as usize;
+        self.inflated_bytes(&output[..given])?;
+        self.output = output;
+        match status {
+            Status::StreamEnd => self.end_of_object()?,
+            // No progress though there was input and room.
+            _ if taken == 0 && given == 0 => return Err(BadPack::Compression),
+            _ => {}
+        }
+        Ok(&input[taken..])
+    }
+
+    fn inflated_bytes(&mut self, bytes: &[u8]) -> Result<(), BadPack> {
+        self.inflated += bytes.len() as u64;
+        self.object.seen += bytes.len() as u64;
+        if self.inflated > self.inflated_max {
+            return Err(BadPack::TooLarge(self.inflated_max));
+        }
+        if self.object.seen > self.object.size {
+            return Err(BadPack::Size);
+        }
+        let found = match &mut self.object.delta {
+            Some(delta) => delta.feed(bytes, &mut self.search)?,
+            None => self.search.feed(bytes),
+        };
+        if found { Err(BadPack::Secret) } else { Ok(()) }
+    }
+
+    fn end_of_object(&mut self) -> Result<(), BadPack> {
+        if self.object.seen != self.object.size {
+            return Err(BadPack::Size);
+        }
+        if self
+            .object
+            .delta
+            .as_ref()
+            .is_some_and(|delta| !delta.is_complete())
+        {
+            return Err(BadPack::Delta);
+        }
+        self.objects_left -= 1;
+        self.next_object();
+        Ok(())
+    }
+
+    fn next_object(&mut self) {
+        self.state = match self.objects_left {
+            0 => State::Trailer,
+            _ => State::ObjectHeader,
+        };
+    }
+
+    fn trailer<'a>(&mut self, input: &'a [u8]) -> &'a [u8] {
+        let rest = self.collect(input, self.hash.bytes());
+        if self.pending.len() == self.hash.bytes() {
+            self.state = State::End;
+        }
+        rest
+    }
+
+    /// Moves bytes to `pending` until it has `wanted`.
+    fn collect<'a>(&mut self, input: &'a [u8], wanted: usize) -> &'a [u8] {
+        let missing = wanted.saturating_sub(self.pending.len());
+        let (taken, rest) = input.split_at(missing.min(input.len()));
+        self.pending.extend_from_slice(taken);
+        rest
+    }
+}
+
+/// `None` when more bytes are needed.
+fn parse_object_header(bytes: &[u8], hash: Hash) -> Result<Option<Object>, BadPack> {
+    let Some(size_bytes) = varint_bytes(bytes) else {
+        return Ok(None);
+    };
+    // Four bits in the first byte, seven in each other one.
+    let mut size = u64::from(bytes[0] & 0x0f);
+    for (index, byte) in bytes[1..size_bytes].iter().enumerate() {
+        let part = u64::from(byte & 0x7f);
+        let shift = 4 + 7 * index as u32;
+        if shift >= u64::BITS || part.leading_zeros() < shift {
+            return Err(BadPack::ObjectHeader);
+        }
+        size |= part << shift;
+    }
+    let base = &bytes[size_bytes..];
+    let is_delta = match bytes[0] >> 4 & 7 {
+        1..=4 => false,
+        6 if varint_bytes(base).is_none() => return Ok(None),
+        7 if base.len() < hash.bytes() => return Ok(None),
+        6 | 7 => true,
+        _ => return Err(BadPack::ObjectType),
+    };
+    let delta = is_delta.then(Delta::default);
+    Ok(Some(Object {
+        size,
+        seen: 0,
+        delta,
+    }))
+}
+
+/// How many bytes a number takes whose bytes but the last have the high bit.
+fn varint_bytes(bytes: &[u8]) -> Option<usize> {
+    let last = bytes.iter().position(|byte| byte & 0x80 == 0)?;
+    Some(last + 1)
+}
+
+/// The instructions of a delta: two sizes, then copies and literals.
+#[derive(Default)]
+struct Delta {
+    sizes_read: u8,
+    size_bytes: u8,
+    expect: Expect,
+}
+
+#[derive(Default, PartialEq, Eq)]
+enum Expect {
+    #[default]
+    Instruction,
+    /// Arguments of a copy.
+    Arguments(u32),
+    Literal(usize),
+}
+
+impl Delta {
+    /// Whether a secret ends in a literal of `bytes`.
+    fn feed(&mut self, mut bytes: &[u8], search: &mut Search) -> Result<bool, BadPack> {
+        while let Some((first, rest)) = bytes.split_first() {
+            if self.sizes_read < 2 {
+                self.size_byte(*first)?;
+                bytes = rest;
+                continue;
+            }
+            bytes = match self.expect {
+                Expect::Literal(length) => {
+                    let (literal, rest) = bytes.split_at(length.min(bytes.len()));
+                    if search.feed(literal) {
+                        return Ok(true);
+                    }
+                    self.expect = match length - literal.len() {
+                        0 => Expect::Instruction,
+                        left => Expect::Literal(left),
+                    };
+                    rest
+                }
+                Expect::Arguments(left) => {
+                    self.expect = match left - 1 {
+                        0 => Expect::Instruction,
+                        left => Expect::Arguments(left),
+                    };
+                    rest
+                }
+                Expect::Instruction => {
+                    self.instruction(*first, search)?;
+                    rest
+                }
+            };
+        }
+        Ok(false)
+    }
+
+    fn size_byte(&mut self, byte: u8) -> Result<(), BadPack> {
+        self.size_bytes += 1;
+        if self.size_bytes > 10 {
+            return Err(BadPack::Delta);
+        }
+        if byte & 0x80 == 0 {
+            self.sizes_read += 1;
+            self.size_bytes = 0;
+        }
+        Ok(())
+    }
+
+    fn instruction(&mut self, byte: u8, search: &mut Search) -> Result<(), BadPack> {
+        self.expect = match byte {
+            0 => return Err(BadPack::Delta),
+            // Literals in a row are one text; a copy ends it.
+            1..=0x7f => Expect::Literal(usize::from(byte)),
+            _ => {
+                search.reset();
+                match (byte & 0x7f).count_ones() {
+                    0 => Expect::Instruction,
+                    arguments => Expect::Arguments(arguments),
+                }
+            }
+        };
+        Ok(())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.sizes_read == 2 && self.expect == Expect::Instruction
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::{Compression, write::ZlibEncoder};
+    use std::io::Write;
+
+    const SECRET: &[u8] = b"ghp_0123456789abcdef";
+    const BLOB: u8 = 3;
+    const OFFSET_DELTA: u8 = 6;
+
+    fn object(kind: u8, base: &[u8], contents: &[u8]) -> Vec<u8> {
+        object_of_size(kind, base, contents, contents.len())
+    }
+
+    fn object_of_size(kind: u8, base: &[u8], contents: &[u8], size: usize) -> Vec<u8> {
+        let mut output = Vec::new();
+        let mut left = size >> 4;
+        let mut byte = kind << 4 | (size & 0x0f) as u8;
+        while left > 0 {
+            output.push(byte | 0x80);
+            byte = (left & 0x7f) as u8;
+            left >>= 7;
+        }
+        output.push(byte);
+        output.extend_from_slice(base);
+        let mut encoder = ZlibEncoder::new(output, Compression::fast());
+        encoder.write_all(contents).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn pack(objects: &[Vec<u8>]) -> Vec<u8> {
+        let mut output = b"PACK\0\0\0\x02".to_vec();
+        output.extend_from_slice(&(objects.len() as u32).to_be_bytes());
+        objects
+            .iter()
+            .for_each(|object| output.extend_from_slice(object));
+        output.extend_from_slice(&[0; 20]);
+        output
+    }
+
+    fn scan(pack: &[u8], piece: usize) -> Result<(), BadPack> {
+        let needles = Needles::new([SECRET]).unwrap();
+        let mut scanner = Scanner::new(&needles, Hash::Sha1, 1 << 20);
+        for piece in pack.chunks(piece) {
+            scanner.feed(piece)?;
+        }
+        scanner.finish()
+    }
+
+    fn check(pack: &[u8], expected: Result<(), BadPack>) {
+        for piece in [1, 7, pack.len()] {
+            assert_eq!(scan(pack, piece), expected, "in pieces of {piece}");
+        }
+    }
+
+    /// Two literals, with a copy between them or not.
+    fn delta(first: &[u8], copy: &[u8], second: &[u8]) -> Vec<u8> {
+        let mut delta = vec![0x80, 0x01, 0x20, first.len() as u8];
+        delta.extend_from_slice(first);
+        delta.extend_from_slice(copy);
+        delta.push(second.len() as u8);
+        delta.extend_from_slice(second);
+        delta
+    }
+
+    #[test]
+    fn a_secret_is_found_in_every_kind_of_object() {
+        for kind in 1..=4 {
+            let innocent = object(kind, b"", &[b'x'; 5000]);
+            check(&pack(std::slice::from_ref(&innocent)), Ok(()));
+            let text = [&[b'x'; 5000], SECRET].concat();
+            let guilty = object(kind, b"", &text);
+            check(&pack(&[innocent, guilty]), Err(BadPack::Secret));
+        }
+    }
+
+    #[test]
+    fn a_secret_is_found_in_the_literals_of_a_delta() {
+        let (head, tail) = SECRET.split_at(9);
+        for (base, kind) in [(&b"\x81\x01"[..], OFFSET_DELTA), (&[9; 20], 7)] {
+            let plain = object(BLOB, b"", b"base");
+            let whole = delta(b"x", b"", SECRET);
+            let guilty = object(kind, base, &whole);
+            check(&pack(&[plain.clone(), guilty]), Err(BadPack::Secret));
+            let split = object(kind, base, &delta(head, b"", tail));
+            check(&pack(&[plain.clone(), split]), Err(BadPack::Secret));
+            // With something from the base between them it is another text.
+            let parted = object(kind, base, &delta(head, b"\xb1\x01\x02\x03", tail));
+            check(&pack(&[plain, parted]), Ok(()));
+        }
+    }
+
+    #[test]
+    fn the_form_of_a_pack_is_exact() {
+        let good = pack(&[object(BLOB, b"", b""), object(BLOB, b"", b"text")]);
+        check(&good, Ok(()));
+        check(&pack(&[]), Ok(()));
+        check(&good[..good.len() - 1], Err(BadPack::Truncated));
+        check(&[&good[..], b"x"].concat(), Err(BadPack::Trailing));
+        check(b"PACK\0\0\0\x04\0\0\0\0", Err(BadPack::Header));
+        check(b"KCAP\0\0\0\x02\0\0\0\0", Err(BadPack::Header));
+        for kind in [0, 5] {
+            check(&pack(&[object(kind, b"", b"x")]), Err(BadPack::ObjectType));
+        }
+        for size in [3, 5] {
+            let object = object_of_size(BLOB, b"", b"text", size);
+            check(&pack(&[object]), Err(BadPack::Size));
+        }
+        let mut broken = pack(&[object(BLOB, b"", b"text")]);
+        broken[13] ^= 0xff;
+        check(&broken, Err(BadPack::Compression));
+        let endless = [b"PACK\0\0\0\x02\0\0\0\x01".as_slice(), &[0xff; 100]].concat();
+        check(&endless, Err(BadPack::ObjectHeader));
+    }
+
+    #[test]
+    fn malformed_deltas_are_refused() {
+        for contents in [
+            &b"\x01"[..],
+            b"\x01\x01\x00",
+            b"\x01\x01\x05abc",
+            b"\x01\x01\x91\x01",
+            &[0x80; 12],
+        ] {
+            let object = object(OFFSET_DELTA, b"\x0c", contents);
+            check(&pack(&[object]), Err(BadPack::Delta));
+        }
+    }
+
+    #[test]
+    fn a_bomb_is_refused() {
+        let bomb = object(BLOB, b"", &vec![0; (1 << 20) + 1]);
+        assert!(bomb.len() < 8192);
+        check(&pack(&[bomb]), Err(BadPack::TooLarge(1 << 20)));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes: Vec<u8>, piece in 1_usize..40) {
+            let start = b"PACK\0\0\0\x02\0\0\0\x02".as_slice();
+            let first = scan(&[start, &bytes].concat(), piece);
+            proptest::prop_assert!(first.is_err());
+        }
+    }
+}
