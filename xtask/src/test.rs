@@ -78,6 +78,7 @@ fn phases(options: &Options, tally: &mut Tally) -> Result<()> {
     })?;
     shell::phase("clippy", clippy)?;
     let product = shell::phase("build", build)?;
+    let origin = shell::phase("build the tests' internet", build_origin)?;
     shell::phase("tidy", || tidy::run(&tidy::Options::compare()))?;
     let account = if user::is_root() { "root" } else { "this user" };
     shell::phase(&format!("tests as {account}"), || {
@@ -92,12 +93,13 @@ fn phases(options: &Options, tally: &mut Tally) -> Result<()> {
                 "--show-output",
             ])
             .env("STOCKADE_BIN", &product)
+            .env("STOCKADE_ORIGIN", &origin)
             .env("STOCKADE_REQUIRE", required.join(","));
         judge(libtest::run(&mut tests)?, &required, tally)
     })?;
     if user::is_root() {
         shell::phase("end-to-end tests as an ordinary user", || {
-            end_to_end_as_ordinary_user(&product, tally)
+            end_to_end_as_ordinary_user(&product, &origin, tally)
         })?;
     } else {
         println!("\nnot run: the half that needs root; run `cargo xtask test` as root for it");
@@ -127,6 +129,13 @@ fn clippy() -> Result<()> {
 fn build() -> Result<PathBuf> {
     shell::run(shell::cargo().args(["build", "--quiet", "--release", "--package", "stockade"]))?;
     Ok(shell::target_directory().join("release/stockade"))
+}
+
+/// Builds the program that plays the internet in tests and returns its path.
+fn build_origin() -> Result<PathBuf> {
+    let bin = ["--package", "stockade-testkit", "--bin", "stockade-origin"];
+    shell::run(shell::cargo().args(["build", "--quiet"]).args(bin))?;
+    Ok(shell::target_directory().join("debug/stockade-origin"))
 }
 
 /// The abilities for whose lack no test may be skipped.
@@ -166,10 +175,11 @@ fn judge(outcome: (ExitStatus, Tally), required: &[String], tally: &mut Tally) -
     Ok(())
 }
 
-fn end_to_end_as_ordinary_user(product: &Path, tally: &mut Tally) -> Result<()> {
+fn end_to_end_as_ordinary_user(product: &Path, origin: &Path, tally: &mut Tally) -> Result<()> {
     let ordinary = User::ordinary()?;
     let scratch = Scratch::new(Path::new("/var/tmp"), "stockade-ci")?;
     let product = scratch.install(product)?;
+    let origin = scratch.install(origin)?;
     let work = scratch.directory_of(&ordinary, "work")?;
     let required = required(false);
     let mut first_error = None;
@@ -181,6 +191,7 @@ fn end_to_end_as_ordinary_user(product: &Path, tally: &mut Tally) -> Result<()> 
             .arg("--show-output")
             .current_dir(&work)
             .env("STOCKADE_BIN", &product)
+            .env("STOCKADE_ORIGIN", &origin)
             .env("STOCKADE_REQUIRE", required.join(","));
         // Every program runs, so that one failure does not hide another.
         if let Err(error) = judge(libtest::run(&mut command)?, &required, tally) {
