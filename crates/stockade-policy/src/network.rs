@@ -6,7 +6,12 @@
 
 pub mod address;
 pub mod destination;
+pub mod judge;
+mod pattern;
 pub mod rules;
+pub mod suffix;
+mod trie;
 
 pub use destination::{BadDestination, Destination, Host, Name};
+pub use judge::Judge;
 pub use rules::NetworkPlan;

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::address::Network;
+use super::destination::Host;
 use crate::path::AbsolutePath;
 use crate::plan::Rule;
 use crate::value::HostReach;
@@ -82,6 +83,58 @@ pub enum Target {
     Host { reach: HostReach, name: String },
     /// IP literals; the only way to permit one.
     Network(Network),
+}
+
+impl Target {
+    /// Whether the host is held; compared label by label.
+    pub fn holds(&self, host: &Host) -> bool {
+        match (self, host) {
+            (Self::Network(network), Host::Address(address)) => network.contains(*address),
+            (Self::Host { reach, name }, Host::Name(host)) => {
+                let host = host.as_str();
+                let before = host
+                    .strip_suffix(name.as_str())
+                    .and_then(|labels| labels.strip_suffix('.'));
+                match reach {
+                    HostReach::Exact => host == name,
+                    HostReach::OneLabel => before.is_some_and(|label| !label.contains('.')),
+                    HostReach::AnyLabels => before.is_some(),
+                }
+            }
+            _ => false,
+        }
+    }
+}
+
+/// As in a policy: `*.host`, or a network.
+impl std::fmt::Display for Target {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Network(network) => network.fmt(formatter),
+            Self::Host { reach, name } => {
+                let stars = match reach {
+                    HostReach::Exact => "",
+                    HostReach::OneLabel => "*.",
+                    HostReach::AnyLabels => "**.",
+                };
+                write!(formatter, "{stars}{name}")
+            }
+        }
+    }
+}
+
+/// Ports that a rule without any stands for.
+pub const DEFAULT_PORTS: [u16; 2] = [443, 80];
+
+/// Whether inclusive ranges hold a port; no range stands for
+/// [`DEFAULT_PORTS`].
+pub fn holds_port(ports: &[(u16, u16)], port: u16) -> bool {
+    match ports {
+        [] => DEFAULT_PORTS.contains(&port),
+        ranges => ranges
+            .iter()
+            .any(|(low, high)| (*low..=*high).contains(&port)),
+    }
 }
 
 /// How TLS to a destination is treated.
@@ -166,6 +219,7 @@ pub struct Binding {
     pub name: String,
     pub source: Source,
     pub host: Target,
+    /// As in [`NetworkRule::ports`].
     pub ports: Vec<(u16, u16)>,
     /// Upper case; empty for every method that the rules permit.
     pub methods: Vec<String>,
