@@ -13,7 +13,10 @@
 
 pub mod agent;
 pub mod commands;
+pub mod history;
 pub mod needles;
 pub mod pack;
 pub mod packet;
 pub mod repository;
+pub mod smart_http;
+pub mod spool;

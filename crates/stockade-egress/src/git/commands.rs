@@ -39,6 +39,10 @@ pub struct Update {
     /// A full name, `refs/…`.
     pub name: String,
     pub change: Change,
+    /// The object it names before, in hexadecimal.
+    pub old: String,
+    /// The object it names afterwards, in hexadecimal.
+    pub new: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +164,7 @@ pub fn parse(input: &[u8]) -> Result<Option<Commands>, BadCommands> {
         }
     }
     for line in shallow {
-        check_object_name(&line[SHALLOW.len()..], commands.hash)?;
+        object_name(&line[SHALLOW.len()..], commands.hash)?;
     }
     if options == Options::Sent {
         let Some(options) = reader.section()? else {
@@ -245,7 +249,9 @@ impl Commands {
         let mut parts = line.splitn(3, |byte| *byte == b' ');
         let mut next = || parts.next().ok_or(BadCommands::Malformed);
         let (old, new, name) = (next()?, next()?, next()?);
-        let change = match (self.is_zero(old)?, self.is_zero(new)?) {
+        let (old, new) = (object_name(old, self.hash)?, object_name(new, self.hash)?);
+        let is_zero = |name: &str| name.bytes().all(|digit| digit == b'0');
+        let change = match (is_zero(old), is_zero(new)) {
             (true, true) => return Err(BadCommands::Malformed),
             (true, false) => Change::Create,
             (false, true) => Change::Delete,
@@ -255,14 +261,13 @@ impl Commands {
         if self.updates.iter().any(|update| update.name == name) {
             return Err(BadCommands::Twice);
         }
-        let name = name.to_owned();
-        self.updates.push(Update { name, change });
+        self.updates.push(Update {
+            name: name.to_owned(),
+            change,
+            old: old.to_owned(),
+            new: new.to_owned(),
+        });
         Ok(())
-    }
-
-    fn is_zero(&self, object: &[u8]) -> Result<bool, BadCommands> {
-        check_object_name(object, self.hash)?;
-        Ok(object.iter().all(|digit| *digit == b'0'))
     }
 }
 
@@ -279,13 +284,12 @@ fn split_capabilities(line: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-fn check_object_name(text: &[u8], hash: Hash) -> Result<(), BadCommands> {
+fn object_name(text: &[u8], hash: Hash) -> Result<&str, BadCommands> {
     let digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
-    if text.len() == 2 * hash.bytes() && text.iter().all(digit) {
-        Ok(())
-    } else {
-        Err(BadCommands::Malformed)
+    if text.len() != 2 * hash.bytes() || !text.iter().all(digit) {
+        return Err(BadCommands::Malformed);
     }
+    str::from_utf8(text).map_err(|_| BadCommands::Malformed)
 }
 
 /// A full name as git-check-ref-format(1) wants it.

@@ -1,7 +1,8 @@
 //! Reads a pack (gitformat-pack(5)) as it passes and searches every object in
 //! it for secrets: contents, file names, commit and tag messages.
 //!
-//! A pack that is not exactly what the format says is refused. Of an object
+//! A pack that is not exactly what the format says is refused. Its commits are
+//! kept ([`super::history`]), so that one can tell which contains which. Of an object
 //! stored as a delta the literal parts are searched; the parts that it copies
 //! from its base are searched where the base is, if it is in the pack. The
 //! checksum at the end is left to the server.
@@ -9,6 +10,7 @@
 use flate2::{Decompress, FlushDecompress, Status};
 
 use super::commands::Hash;
+use super::history::{self, History};
 use super::needles::{Needles, Search};
 
 /// A pack may inflate to this many times its largest permitted size.
@@ -34,8 +36,6 @@ pub enum BadPack {
     Trailing,
     #[error("it ends too early")]
     Truncated,
-    #[error("it contains a secret")]
-    Secret,
 }
 
 /// Reads one pack.
@@ -48,9 +48,20 @@ pub struct Scanner {
     inflate: Decompress,
     output: Box<[u8]>,
     object: Object,
+    /// How much of the pack was read.
+    position: u64,
     inflated: u64,
     inflated_max: u64,
     search: Search,
+    finding: Finding,
+    history: History,
+}
+
+/// Whether there is a secret in what was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    Nothing,
+    Secret,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +75,24 @@ enum State {
 
 /// The object that is being read.
 struct Object {
+    kind: Kind,
     size: u64,
     seen: u64,
     delta: Option<Delta>,
+    /// Where it begins.
+    offset: u64,
+    /// What was read of it, where it may be a commit.
+    kept: Option<Vec<u8>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Commit,
+    Other,
+    /// A delta against the object that begins at this distance before.
+    Offset(u64),
+    /// A delta against the object of this name.
+    Reference(Vec<u8>),
 }
 
 /// Longest header of an object: a size of ten bytes and a name of 32.
@@ -84,14 +110,29 @@ impl Scanner {
             inflate: Decompress::new(true),
             output: vec![0; INFLATE_BYTES].into_boxed_slice(),
             object: Object {
+                kind: Kind::Other,
                 size: 0,
                 seen: 0,
                 delta: None,
+                offset: 0,
+                kept: None,
             },
+            position: 0,
             inflated: 0,
             inflated_max,
             search: needles.search(),
+            finding: Finding::Nothing,
+            history: History::new(hash),
         }
+    }
+
+    pub fn finding(&self) -> Finding {
+        self.finding
+    }
+
+    /// The commits that were read.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// Whether the pack is complete.
@@ -102,13 +143,15 @@ impl Scanner {
     /// Reads the next piece. After an error the scanner is of no use.
     pub fn feed(&mut self, mut input: &[u8]) -> Result<(), BadPack> {
         while !input.is_empty() {
-            input = match self.state {
+            let rest = match self.state {
                 State::Header => self.header(input)?,
                 State::ObjectHeader => self.object_header(input)?,
                 State::Contents => self.contents(input)?,
                 State::Trailer => self.trailer(input),
                 State::End => return Err(BadPack::Trailing),
             };
+            self.position += (input.len() - rest.len()) as u64;
+            input = rest;
         }
         Ok(())
     }
@@ -141,7 +184,10 @@ impl Scanner {
     fn object_header<'a>(&mut self, input: &'a [u8]) -> Result<&'a [u8], BadPack> {
         let (first, rest) = input.split_at(1);
         self.pending.extend_from_slice(first);
-        if let Some(object) = parse_object_header(&self.pending, self.hash)? {
+        if let Some(mut object) = parse_object_header(&self.pending, self.hash)? {
+            // The byte that completed the header is not counted yet.
+            object.offset = self.position + 1 - self.pending.len() as u64;
+            object.kept = self.may_be_commit(&object).then(Vec::new);
             self.object = object;
             self.pending.clear();
             self.inflate.reset(true);
@@ -183,11 +229,46 @@ impl Scanner {
         if self.object.seen > self.object.size {
             return Err(BadPack::Size);
         }
+        if let Some(kept) = &mut self.object.kept {
+            kept.extend_from_slice(bytes);
+        }
         let found = match &mut self.object.delta {
             Some(delta) => delta.feed(bytes, &mut self.search)?,
             None => self.search.feed(bytes),
         };
-        if found { Err(BadPack::Secret) } else { Ok(()) }
+        if found {
+            self.finding = Finding::Secret;
+        }
+        Ok(())
+    }
+
+    fn may_be_commit(&self, object: &Object) -> bool {
+        let base = match &object.kind {
+            Kind::Commit => true,
+            Kind::Other => false,
+            Kind::Offset(distance) => self.history.has_at(object.offset.wrapping_sub(*distance)),
+            Kind::Reference(name) => self.history.has(name),
+        };
+        base && object.size <= history::COMMIT_BYTES_MAX
+    }
+
+    fn keep_commit(&mut self) {
+        let (offset, Some(kept)) = (self.object.offset, self.object.kept.take()) else {
+            return;
+        };
+        match &self.object.kind {
+            Kind::Commit => self.history.add(offset, kept),
+            Kind::Offset(distance) => {
+                let base = offset.wrapping_sub(*distance);
+                self.history.add_delta(offset, base, &kept);
+            }
+            Kind::Reference(name) => {
+                if let Some(base) = self.history.offset_of(name) {
+                    self.history.add_delta(offset, base, &kept);
+                }
+            }
+            Kind::Other => {}
+        }
     }
 
     fn end_of_object(&mut self) -> Result<(), BadPack> {
@@ -202,6 +283,7 @@ impl Scanner {
         {
             return Err(BadPack::Delta);
         }
+        self.keep_commit();
         self.objects_left -= 1;
         self.next_object();
         Ok(())
@@ -246,20 +328,49 @@ fn parse_object_header(bytes: &[u8], hash: Hash) -> Result<Option<Object>, BadPa
         }
         size |= part << shift;
     }
-    let base = &bytes[size_bytes..];
-    let is_delta = match bytes[0] >> 4 & 7 {
-        1..=4 => false,
-        6 if varint_bytes(base).is_none() => return Ok(None),
-        7 if base.len() < hash.bytes() => return Ok(None),
-        6 | 7 => true,
-        _ => return Err(BadPack::ObjectType),
+    let Some(kind) = parse_kind(bytes[0] >> 4 & 7, &bytes[size_bytes..], hash)? else {
+        return Ok(None);
     };
-    let delta = is_delta.then(Delta::default);
+    let is_delta = matches!(kind, Kind::Offset(_) | Kind::Reference(_));
     Ok(Some(Object {
+        kind,
         size,
         seen: 0,
-        delta,
+        delta: is_delta.then(Delta::default),
+        offset: 0,
+        kept: None,
     }))
+}
+
+/// `None` when more bytes of the base are needed.
+fn parse_kind(code: u8, base: &[u8], hash: Hash) -> Result<Option<Kind>, BadPack> {
+    let kind = match code {
+        1 => Kind::Commit,
+        2..=4 => Kind::Other,
+        6 => match varint_bytes(base) {
+            Some(bytes) => Kind::Offset(distance(&base[..bytes])?),
+            None => return Ok(None),
+        },
+        7 => match base.get(..hash.bytes()) {
+            Some(name) => Kind::Reference(name.to_vec()),
+            None => return Ok(None),
+        },
+        _ => return Err(BadPack::ObjectType),
+    };
+    Ok(Some(kind))
+}
+
+/// Seven bits a byte, the first the highest; each but the last counts one more.
+fn distance(bytes: &[u8]) -> Result<u64, BadPack> {
+    let (last, leading) = bytes.split_last().ok_or(BadPack::ObjectHeader)?;
+    let mut distance: u64 = 0;
+    for byte in leading {
+        distance = (distance << 7 | u64::from(byte & 0x7f)) + 1;
+        if distance > u64::MAX >> 8 {
+            return Err(BadPack::ObjectHeader);
+        }
+    }
+    Ok(distance << 7 | u64::from(last & 0x7f))
 }
 
 /// How many bytes a number takes whose bytes but the last have the high bit.
@@ -288,6 +399,7 @@ enum Expect {
 impl Delta {
     /// Whether a secret ends in a literal of `bytes`.
     fn feed(&mut self, mut bytes: &[u8], search: &mut Search) -> Result<bool, BadPack> {
+        let mut found = false;
         while let Some((first, rest)) = bytes.split_first() {
             if self.sizes_read < 2 {
                 self.size_byte(*first)?;
@@ -297,9 +409,7 @@ impl Delta {
             bytes = match self.expect {
                 Expect::Literal(length) => {
                     let (literal, rest) = bytes.split_at(length.min(bytes.len()));
-                    if search.feed(literal) {
-                        return Ok(true);
-                    }
+                    found |= search.feed(literal);
                     self.expect = match length - literal.len() {
                         0 => Expect::Instruction,
                         left => Expect::Literal(left),
@@ -319,7 +429,7 @@ impl Delta {
                 }
             };
         }
-        Ok(false)
+        Ok(found)
     }
 
     fn size_byte(&mut self, byte: u8) -> Result<(), BadPack> {
@@ -395,16 +505,17 @@ mod tests {
         output
     }
 
-    fn scan(pack: &[u8], piece: usize) -> Result<(), BadPack> {
+    fn scan(pack: &[u8], piece: usize) -> Result<Finding, BadPack> {
         let needles = Needles::new([SECRET]).unwrap();
         let mut scanner = Scanner::new(&needles, Hash::Sha1, 1 << 20);
         for piece in pack.chunks(piece) {
             scanner.feed(piece)?;
         }
-        scanner.finish()
+        scanner.finish()?;
+        Ok(scanner.finding())
     }
 
-    fn check(pack: &[u8], expected: Result<(), BadPack>) {
+    fn check(pack: &[u8], expected: Result<Finding, BadPack>) {
         for piece in [1, 7, pack.len()] {
             assert_eq!(scan(pack, piece), expected, "in pieces of {piece}");
         }
@@ -424,10 +535,10 @@ mod tests {
     fn a_secret_is_found_in_every_kind_of_object() {
         for kind in 1..=4 {
             let innocent = object(kind, b"", &[b'x'; 5000]);
-            check(&pack(std::slice::from_ref(&innocent)), Ok(()));
+            check(&pack(std::slice::from_ref(&innocent)), Ok(Finding::Nothing));
             let text = [&[b'x'; 5000], SECRET].concat();
             let guilty = object(kind, b"", &text);
-            check(&pack(&[innocent, guilty]), Err(BadPack::Secret));
+            check(&pack(&[innocent, guilty]), Ok(Finding::Secret));
         }
     }
 
@@ -438,20 +549,20 @@ mod tests {
             let plain = object(BLOB, b"", b"base");
             let whole = delta(b"x", b"", SECRET);
             let guilty = object(kind, base, &whole);
-            check(&pack(&[plain.clone(), guilty]), Err(BadPack::Secret));
+            check(&pack(&[plain.clone(), guilty]), Ok(Finding::Secret));
             let split = object(kind, base, &delta(head, b"", tail));
-            check(&pack(&[plain.clone(), split]), Err(BadPack::Secret));
+            check(&pack(&[plain.clone(), split]), Ok(Finding::Secret));
             // With something from the base between them it is another text.
             let parted = object(kind, base, &delta(head, b"\xb1\x01\x02\x03", tail));
-            check(&pack(&[plain, parted]), Ok(()));
+            check(&pack(&[plain, parted]), Ok(Finding::Nothing));
         }
     }
 
     #[test]
     fn the_form_of_a_pack_is_exact() {
         let good = pack(&[object(BLOB, b"", b""), object(BLOB, b"", b"text")]);
-        check(&good, Ok(()));
-        check(&pack(&[]), Ok(()));
+        check(&good, Ok(Finding::Nothing));
+        check(&pack(&[]), Ok(Finding::Nothing));
         check(&good[..good.len() - 1], Err(BadPack::Truncated));
         check(&[&good[..], b"x"].concat(), Err(BadPack::Trailing));
         check(b"PACK\0\0\0\x04\0\0\0\0", Err(BadPack::Header));
