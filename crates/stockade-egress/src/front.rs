@@ -5,9 +5,13 @@
 //! the bytes ask for is judged elsewhere, and nothing here opens a socket.
 
 pub mod authority;
+pub mod hello;
 pub mod path;
 pub mod sniff;
 pub mod socks;
+
+use stockade_policy::network::destination::RawHost;
+use stockade_policy::network::{Destination, Name};
 
 /// What a parser makes of the bytes that have arrived so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,4 +20,12 @@ pub enum Progress<T> {
     NeedMore,
     /// The value, and how many bytes it took.
     Done { value: T, consumed: usize },
+}
+
+/// A host name, if the bytes are one and not an address. It goes through the
+/// one constructor of destinations, so that it means the same everywhere.
+pub(crate) fn host_name(text: &[u8]) -> Option<Name> {
+    // Any port will do; only the name is kept.
+    let destination = Destination::new(RawHost::Text(text), 443).ok()?;
+    destination.name().cloned()
 }
