@@ -5,6 +5,8 @@
 //! the bytes ask for is judged elsewhere, and nothing here opens a socket.
 
 pub mod authority;
+pub mod gate;
+pub mod head;
 pub mod hello;
 pub mod path;
 pub mod sniff;
