@@ -227,6 +227,8 @@ fn rehearse(planned: &Planned, examination: &mut Examination) {
     let start = Start {
         plan,
         control_groups: &planned.facts.control_groups,
+        extra_environment: &[],
+        authority: None,
         fail_at: None,
     };
     let streams = [ChildStream::Null, ChildStream::Null, ChildStream::Null];

@@ -266,6 +266,8 @@ fn gate(
     let start = Start {
         plan,
         control_groups: &planned.facts.control_groups,
+        extra_environment: &[],
+        authority: None,
         fail_at,
     };
     let embryo = prepared.launcher(plan)?;

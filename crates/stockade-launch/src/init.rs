@@ -19,6 +19,7 @@ use stockade_sys::rustix::process::{
 };
 use stockade_sys::{signal, terminal};
 
+use crate::listeners::{self, Supplied};
 use crate::wire::{Assignment, End, Limit, Report, Request, Stream, Usage, Watch};
 use crate::{receive, send};
 
@@ -32,13 +33,22 @@ const FILL_BYTES_PER_MS: u64 = 4_000_000;
 /// `tee` behind it to write down what it was given.
 const LEFTOVERS_MAX: Duration = Duration::from_millis(500);
 
+/// What the launcher leaves to init. The command inherits none of it.
+pub(crate) struct Inheritance {
+    /// The command's side of the private terminal.
+    pub(crate) terminal: Option<OwnedFd>,
+    /// On which somebody outside asks for sockets.
+    pub(crate) supply: Option<OwnedFd>,
+}
+
 /// Runs the command and reports its end.
 pub(crate) fn run(
     control: BorrowedFd<'_>,
     assignment: &Assignment,
     streams: [Stream; 3],
-    terminal: Option<OwnedFd>,
+    inheritance: Inheritance,
 ) -> io::Result<()> {
+    let Inheritance { terminal, supply } = inheritance;
     let signals = signal::Signals::take_over(&[signal::CHILD])?;
     // Without a session of its own a command that gets a terminal could type
     // into another session's.
@@ -52,15 +62,16 @@ pub(crate) fn run(
         Ok(command) => command,
         Err(error) => {
             let errno = error.raw_os_error().unwrap_or(0);
-            return send(control, &Report::NotExecuted { errno }, None);
+            return send(control, &Report::NotExecuted { errno });
         }
     };
     close_streams(streams);
-    send(control, &Report::Started, None)?;
+    send(control, &Report::Started)?;
     let mut keeper = Keeper {
         control,
         command,
         terminal,
+        supply,
         watch: assignment.watch,
         usage: Usage::default(),
         shared_at_start: shared_on_machine(),
@@ -80,7 +91,6 @@ pub(crate) fn run(
             usage: keeper.usage,
             alone: !has_children()?,
         },
-        None,
     )
 }
 
@@ -324,6 +334,7 @@ struct Keeper<'a> {
     control: BorrowedFd<'a>,
     command: u32,
     terminal: Option<OwnedFd>,
+    supply: Option<OwnedFd>,
     watch: Watch,
     usage: Usage,
     shared_at_start: u64,
@@ -334,9 +345,12 @@ impl Keeper<'_> {
         let mut next_sample = self.is_watching().then(|| Instant::now() + PAUSE_MIN);
         loop {
             let control = self.control;
+            // Without a supply the control socket stands in its place.
+            let supply = self.supply.as_ref().map_or(control, OwnedFd::as_fd);
             let mut descriptors = [
                 PollFd::new(&control, PollFlags::IN),
                 PollFd::new(signals, PollFlags::IN),
+                PollFd::new(&supply, PollFlags::IN),
             ];
             let left = next_sample.map(|next| {
                 let left = next.saturating_duration_since(Instant::now());
@@ -351,6 +365,7 @@ impl Keeper<'_> {
             }
             let asked = !descriptors[0].revents().is_empty();
             let changed = !descriptors[1].revents().is_empty();
+            let wanted = !descriptors[2].revents().is_empty();
             if next_sample.is_some_and(|next| next <= Instant::now()) && !changed {
                 let sample = Sample::take(self.shared_at_start);
                 if let Some(limit) = self.judge(&sample) {
@@ -360,6 +375,12 @@ impl Keeper<'_> {
             }
             if changed && let Some(end) = self.reap(signals)? {
                 return Ok(end);
+            }
+            if wanted
+                && let Some(supply) = &self.supply
+                && listeners::supply(supply.as_fd()) == Supplied::Ended
+            {
+                self.supply = None;
             }
             if asked {
                 self.obey()?;
@@ -397,7 +418,7 @@ impl Keeper<'_> {
                 Change::Killed { signal, core } => return Ok(Some(End::Killed { signal, core })),
                 Change::Stopped(signal) => {
                     if self.terminal.is_some() {
-                        send(self.control, &Report::Stopped { signal }, None)?;
+                        send(self.control, &Report::Stopped { signal })?;
                     }
                 }
             }

@@ -7,21 +7,20 @@
 //! ends. It knows nothing of policy files, HTTP or async runtimes.
 
 mod init;
+mod listeners;
 mod steps;
+mod trust;
 mod view;
 pub mod wire;
 
 use std::io::{self, Read, Seek};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use stockade_sys::message::{self, Wait};
 use stockade_sys::process::{self, Namespaces};
 use stockade_sys::rustix::fs::Mode;
 use stockade_sys::rustix::io::Errno;
-use stockade_sys::rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
-};
+use stockade_sys::rustix::net::{RecvFlags, recv};
 use stockade_sys::rustix::process::umask;
 use stockade_sys::rustix::thread::sched_yield;
 use wire::{Assignment, Report, Request};
@@ -76,24 +75,43 @@ fn run(control: BorrowedFd<'_>, birth: &Birth) -> io::Result<()> {
         .collect();
     look_out(control);
     let assignment = receive_assignment(control)?;
-    let report = match perform(&mut launcher, birth, early, &assignment) {
-        Ok(evidence) => Report::Ready { evidence },
+    launcher.set_authority(assignment.authority.clone());
+    let evidence = match perform(&mut launcher, birth, early, &assignment) {
+        Ok(evidence) => evidence,
         Err(failure) => {
             let report = Report::StepFailed {
                 index: failure.index,
                 errno: failure.error.raw_os_error().unwrap_or(0),
                 detail: failure.error.to_string(),
             };
-            return send(control, &report, None);
+            return send(control, &report);
         }
     };
-    let master = launcher.take_terminal_master();
-    send(control, &report, master.as_ref().map(OwnedFd::as_fd))?;
-    let terminal = launcher.take_terminal();
-    drop((master, launcher));
+    hand_over(control, evidence, launcher.take_attached())?;
+    let inheritance = init::Inheritance {
+        terminal: launcher.take_terminal(),
+        supply: launcher.take_supply(),
+    };
+    drop(launcher);
     look_out(control);
     expect(control, Request::Go)?;
-    init::run(control, &assignment, birth.streams, terminal)
+    init::run(control, &assignment, birth.streams, inheritance)
+}
+
+/// Says that everything is set up. The descriptors that go with it are closed
+/// here: whoever has them now answers for them alone.
+fn hand_over(
+    control: BorrowedFd<'_>,
+    evidence: Vec<wire::Evidence>,
+    attached: Vec<(wire::Attached, OwnedFd)>,
+) -> io::Result<()> {
+    let descriptors: Vec<_> = attached.iter().map(|(_, fd)| fd.as_fd()).collect();
+    let report = Report::Ready {
+        evidence,
+        attached: attached.iter().map(|(kind, _)| *kind).collect(),
+    };
+    let bytes = wire::encode_message(&report).map_err(io::Error::other)?;
+    message::send(control, &bytes, &descriptors, Wait::Yes)
 }
 
 /// Performs the steps of the plan, or takes the outcome of those that were
@@ -129,17 +147,11 @@ fn perform(
 /// comes with it.
 fn receive_assignment(control: BorrowedFd<'_>) -> io::Result<Assignment> {
     let mut buffer = [0u8; 64];
-    let mut space = [MaybeUninit::uninit(); stockade_sys::rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [io::IoSliceMut::new(&mut buffer)];
-    let length = recvmsg(control, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?.bytes;
-    let descriptor = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
+    let received = message::receive_into(control, &mut buffer, Wait::Yes)?;
+    let (length, descriptors) = received.ok_or(io::ErrorKind::UnexpectedEof)?;
     match (
         wire::decode(&buffer[..length]).map_err(io::Error::other)?,
-        descriptor,
+        descriptors.into_iter().next(),
     ) {
         (Request::Begin, Some(descriptor)) => {
             let mut encoded = Vec::new();
@@ -180,33 +192,15 @@ fn expect(control: BorrowedFd<'_>, expected: Request) -> io::Result<()> {
 /// Receives one request; `None` when the supervisor is gone.
 fn receive(control: BorrowedFd<'_>) -> io::Result<Option<Request>> {
     let mut buffer = [0u8; 256];
-    let (length, _) = recv(control, &mut buffer[..], RecvFlags::empty())?;
-    if length == 0 {
+    let Some((length, _)) = message::receive_into(control, &mut buffer, Wait::Yes)? else {
         return Ok(None);
-    }
+    };
     wire::decode(&buffer[..length])
         .map(Some)
         .map_err(io::Error::other)
 }
 
-fn send(
-    control: BorrowedFd<'_>,
-    report: &Report,
-    attached: Option<BorrowedFd<'_>>,
-) -> io::Result<()> {
+fn send(control: BorrowedFd<'_>, report: &Report) -> io::Result<()> {
     let bytes = wire::encode_message(report).map_err(io::Error::other)?;
-    let mut space = [MaybeUninit::uninit(); stockade_sys::rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let attached = attached.map(|fd| [fd]);
-    if let Some(descriptors) = &attached {
-        let fits = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-        debug_assert!(fits, "the buffer has room for one descriptor");
-    }
-    sendmsg(
-        control,
-        &[io::IoSlice::new(&bytes)],
-        &mut ancillary,
-        SendFlags::NOSIGNAL,
-    )?;
-    Ok(())
+    message::send(control, &bytes, &[], Wait::Yes)
 }

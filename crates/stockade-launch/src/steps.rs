@@ -14,14 +14,16 @@ use stockade_sys::rustix::process::{
 use stockade_sys::rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use stockade_sys::{landlock, network, privilege, process, seccomp};
 
+use crate::listeners::Listeners;
 use crate::view::View;
-use crate::wire::{Action, NAMESPACES, NamespaceIds, Stream};
+use crate::wire::{Action, Attached, NAMESPACES, NamespaceIds, Stream};
 
 /// State that steps hand on to later steps.
 pub(crate) struct Launcher<'a> {
     control: BorrowedFd<'a>,
     streams: [Stream; 3],
     view: View,
+    listeners: Listeners,
     /// Why the network of the host could not be left.
     network: Option<io::Error>,
 }
@@ -32,6 +34,7 @@ impl<'a> Launcher<'a> {
             control,
             streams,
             view: View::default(),
+            listeners: Listeners::default(),
             network: None,
         }
     }
@@ -42,8 +45,22 @@ impl<'a> Launcher<'a> {
         self.network = process::leave_network().err();
     }
 
-    pub(crate) fn take_terminal_master(&mut self) -> Option<OwnedFd> {
-        self.view.terminal_master.take()
+    /// The certificate that trust stores get.
+    pub(crate) fn set_authority(&mut self, authority: Option<Vec<u8>>) {
+        self.view.authority = authority;
+    }
+
+    /// What goes to the supervisor.
+    pub(crate) fn take_attached(&mut self) -> Vec<(Attached, OwnedFd)> {
+        let terminal = self.view.terminal_master.take();
+        let terminal = terminal.map(|master| (Attached::Terminal, master));
+        let listeners = self.listeners.take_opened().into_iter();
+        let listeners = listeners.map(|(index, socket)| (Attached::Listener(index), socket));
+        terminal.into_iter().chain(listeners).collect()
+    }
+
+    pub(crate) fn take_supply(&mut self) -> Option<OwnedFd> {
+        self.listeners.take_supply()
     }
 
     pub(crate) fn take_terminal(&mut self) -> Option<OwnedFd> {
@@ -64,6 +81,12 @@ impl<'a> Launcher<'a> {
                 Some(error) => Err(error),
                 None => network::loopback_up().map(|()| "lo is up".into()),
             },
+            Action::LocalRoutes => local_routes(),
+            Action::Redirect { port } => network::redirect_to(*port)
+                .map(|()| format!("TCP leads to port {port}; the rules read back as sent")),
+            Action::Listen { listeners } => self
+                .listeners
+                .open(listeners, |directory| self.view.make_place(directory)),
             Action::EnterDirectory { path } => enter_directory(path),
             Action::ResourceLimits { limits } => resource_limits(limits),
             Action::Processors { processors } => keep_to_processors(processors),
@@ -158,6 +181,14 @@ fn verify_namespaces(outside: &NamespaceIds) -> io::Result<String> {
         "{} differ from the supervisor's",
         NAMESPACES.join(", ")
     ))
+}
+
+fn local_routes() -> io::Result<String> {
+    let families = network::make_everything_local()?;
+    Ok(match families.ipv6 {
+        true => "every IPv4 and IPv6 address is local".into(),
+        false => "every IPv4 address is local; no IPv6 here".into(),
+    })
 }
 
 fn enter_directory(path: &[u8]) -> io::Result<String> {

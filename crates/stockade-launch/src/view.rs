@@ -7,6 +7,7 @@
 //! directory of the host it is an error, never a placeholder.
 
 mod absent;
+mod trust_store;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -54,6 +55,10 @@ pub(crate) struct View {
     foreign: Vec<Vec<u8>>,
     /// Where a private directory begins: what lies below is not on the root.
     private: Vec<Vec<u8>>,
+    /// Certificate (PEM) of the sandbox's own authority.
+    pub(crate) authority: Option<Vec<u8>>,
+    /// The certificate roots of the first trust store.
+    roots: Option<Vec<u8>>,
     pub(crate) terminal_master: Option<OwnedFd>,
     pub(crate) terminal: Option<OwnedFd>,
 }
@@ -89,6 +94,11 @@ impl View {
                 path,
                 bytes_max,
             } => self.copy(source, path, *bytes_max),
+            Action::TrustStore {
+                source,
+                path,
+                format,
+            } => self.trust_store(source.as_deref(), path, *format),
             Action::Device { name } => self.device(name),
             Action::Terminals => self.terminals(with_terminal),
             Action::Proc {
@@ -456,6 +466,16 @@ impl View {
         attach(self.storage()?, self.root()?, WORK)?;
         self.storage_attached = true;
         Ok(())
+    }
+
+    /// Opens a directory of the view, which is made where it is missing and
+    /// everything above it is the launcher's own. Links are not followed.
+    pub(crate) fn make_place(&self, path: &[u8]) -> io::Result<OwnedFd> {
+        if self.is_own(path) && relative(path) != b"." {
+            self.make(path, Make::Parent)?;
+        }
+        self.open_inside(path, OFlags::DIRECTORY)
+            .map_err(|error| named(error, path))
     }
 
     fn stored_name(&mut self) -> String {

@@ -24,6 +24,9 @@ pub struct Assignment {
     /// Low nine bits.
     pub umask: u32,
     pub watch: Watch,
+    /// Certificate (PEM) of the sandbox's own authority, for the steps that
+    /// write trust stores. It is made with the sandbox, so it is in no plan.
+    pub authority: Option<Vec<u8>>,
     /// Test aid: this step is made to fail. It can only make a run refuse.
     pub fail_at: Option<u32>,
 }
@@ -72,6 +75,18 @@ pub enum Action {
         outside: NamespaceIds,
     },
     LoopbackUp,
+    LocalRoutes,
+    Redirect {
+        port: u16,
+    },
+    Listen {
+        listeners: Vec<Listener>,
+    },
+    TrustStore {
+        source: Option<Vec<u8>>,
+        path: Vec<u8>,
+        format: StoreFormat,
+    },
     NewRoot,
     PrivateStorage {
         bytes: u64,
@@ -149,6 +164,42 @@ pub struct MaskPath {
     pub required: bool,
 }
 
+/// Sockets to open; the meaning of each is documented where the plan is
+/// defined. All but the last four listen, on TCP ports of the loopback unless
+/// they say otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Listener {
+    Proxy(u16),
+    Transparent(u16),
+    HostPort(u16),
+    /// Port 53 of every address.
+    NamesTcp,
+    Unix {
+        path: Vec<u8>,
+    },
+    /// Port 53 of every address.
+    NamesUdp,
+    Supply,
+    ProbeTcp,
+    ProbeUdp,
+}
+
+/// How a trust store is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoreFormat {
+    Pem,
+    Jks,
+}
+
+/// What a descriptor is that comes with [`Report::Ready`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Attached {
+    /// Master side of the private terminal.
+    Terminal,
+    /// A socket of the listener with this index in the step that opens them.
+    Listener(u32),
+}
+
 /// From the supervisor to the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -166,9 +217,12 @@ pub enum Request {
 /// From the launcher to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    /// Every step took effect; the launcher waits at the gate. A private
-    /// terminal's master comes with this message.
-    Ready { evidence: Vec<Evidence> },
+    /// Every step took effect; the launcher waits at the gate. One descriptor
+    /// for each of `attached` comes with this message.
+    Ready {
+        evidence: Vec<Evidence>,
+        attached: Vec<Attached>,
+    },
     /// A step failed; nothing was run and nothing will be.
     StepFailed {
         index: u32,
@@ -299,6 +353,7 @@ mod tests {
                 index: 3,
                 detail: "read-only".into(),
             }],
+            attached: vec![Attached::Terminal, Attached::Listener(0)],
         };
         let bytes = encode_message(&report).unwrap();
         assert_eq!(decode::<Report>(&bytes), Ok(report));
@@ -316,6 +371,7 @@ mod tests {
                 memory_bytes_max: None,
                 processes_max: None,
             },
+            authority: None,
             fail_at: None,
         };
         let mut bytes = assignment.encode().unwrap();

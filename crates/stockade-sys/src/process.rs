@@ -26,6 +26,7 @@ pub enum Forked {
 
 /// A child process and the descriptor that names it even after its id is
 /// used again.
+#[derive(Debug)]
 pub struct Child {
     pub pid: u32,
     pub pidfd: OwnedFd,
@@ -300,6 +301,12 @@ pub fn close_descriptors_but(streams: &[i32], control: BorrowedFd<'_>) -> io::Re
     close_range(start, u32::MAX)
 }
 
+/// Closes every descriptor from `first` on (close_range(2)). No Rust object
+/// that owns one may be used afterwards.
+pub fn close_descriptors_from(first: u32) -> io::Result<()> {
+    close_range(first, u32::MAX)
+}
+
 fn close_range(first: u32, last: u32) -> io::Result<()> {
     // SAFETY: takes integers; the caller's contract says that nobody uses the
     // descriptors that are closed.
@@ -307,9 +314,9 @@ fn close_range(first: u32, last: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the open descriptor `source` the standard descriptor `number` (0, 1
-/// or 2), surviving exec. Meant for a forked child just before exec, where no
-/// Rust object owns a standard descriptor.
+/// Makes the open descriptor `source` the descriptor `number`, surviving exec.
+/// Meant for a forked child just before exec, where no Rust object that owns
+/// `number` is used any more.
 pub fn become_standard(source: i32, number: i32) -> io::Result<()> {
     // SAFETY: takes integers; an unopened `source` is refused with EBADF.
     unsafe {

@@ -6,6 +6,7 @@
 //! which kills it. Walls see plans only; they know nothing of policies.
 
 pub mod control_group;
+pub mod egress;
 mod lower;
 pub mod process;
 

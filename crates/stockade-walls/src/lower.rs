@@ -3,7 +3,9 @@
 
 use stockade_launch::wire;
 use stockade_policy::path::AbsolutePath;
-use stockade_policy::plan::{Access, Action, Plan, Resource, Step};
+use stockade_policy::plan::{
+    Access, Action, Listener, PROXY_PORT, Plan, Resource, Step, StoreFormat, TRANSPARENT_PORT,
+};
 
 /// The steps that the launcher performs; those of the supervisor are left out.
 pub(crate) fn launcher_steps(plan: &Plan, outside: wire::NamespaceIds) -> Vec<wire::Step> {
@@ -53,16 +55,18 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         | Action::PrivateStreams
         | Action::StartEgress
         | Action::TestEgress => return None,
-        // Not performed yet: without evidence for them no run starts.
-        Action::LocalRoutes
-        | Action::Redirect
-        | Action::Listen { .. }
-        | Action::TrustStore { .. } => return None,
         Action::TieToSupervisor => wire::Action::TieToSupervisor,
         Action::ScrubLauncher => wire::Action::ScrubLauncher,
         Action::NotDumpable => wire::Action::NotDumpable,
         Action::VerifyNamespaces => wire::Action::VerifyNamespaces { outside },
         Action::LoopbackUp => wire::Action::LoopbackUp,
+        Action::LocalRoutes => wire::Action::LocalRoutes,
+        Action::Redirect => wire::Action::Redirect {
+            port: TRANSPARENT_PORT,
+        },
+        Action::Listen { listeners } => wire::Action::Listen {
+            listeners: listeners.iter().map(listener).collect(),
+        },
         Action::EnterDirectory { path } => wire::Action::EnterDirectory { path: bytes(path) },
         Action::ResourceLimits { limits } => wire::Action::ResourceLimits {
             limits: limits
@@ -100,6 +104,7 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         | Action::Bind { .. }
         | Action::BindWithout { .. }
         | Action::Copy { .. }
+        | Action::TrustStore { .. }
         | Action::Device { .. }
         | Action::Terminals
         | Action::Proc { .. }
@@ -164,6 +169,18 @@ fn view_action(action: &Action) -> Option<wire::Action> {
             path: bytes(path),
             bytes_max: *bytes_max,
         },
+        Action::TrustStore {
+            source,
+            path,
+            format,
+        } => wire::Action::TrustStore {
+            source: source.as_ref().map(bytes),
+            path: bytes(path),
+            format: match format {
+                StoreFormat::Pem => wire::StoreFormat::Pem,
+                StoreFormat::Jks => wire::StoreFormat::Jks,
+            },
+        },
         Action::Device { name } => wire::Action::Device { name: name.clone() },
         Action::Terminals => wire::Action::Terminals,
         Action::Proc { writable } => wire::Action::Proc {
@@ -184,6 +201,20 @@ fn view_action(action: &Action) -> Option<wire::Action> {
         // Not of the view: `action` does not pass it on.
         _ => return None,
     })
+}
+
+fn listener(listener: &Listener) -> wire::Listener {
+    match listener {
+        Listener::Proxy => wire::Listener::Proxy(PROXY_PORT),
+        Listener::Transparent => wire::Listener::Transparent(TRANSPARENT_PORT),
+        Listener::HostPort(port) => wire::Listener::HostPort(*port),
+        Listener::NamesTcp => wire::Listener::NamesTcp,
+        Listener::NamesUdp => wire::Listener::NamesUdp,
+        Listener::Unix { path } => wire::Listener::Unix { path: bytes(path) },
+        Listener::Supply => wire::Listener::Supply,
+        Listener::ProbeTcp => wire::Listener::ProbeTcp,
+        Listener::ProbeUdp => wire::Listener::ProbeUdp,
+    }
 }
 
 fn bytes(path: &AbsolutePath) -> Vec<u8> {

@@ -2,20 +2,16 @@
 //! an ordinary process, without any helper program.
 
 use std::io::{self, Write};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use stockade_launch::Birth;
-use stockade_launch::wire::{self, Assignment, Report, Request, Watch};
+use stockade_launch::wire::{self, Assignment, Attached, Report, Request, Watch};
 use stockade_policy::facts::ControlGroups;
-use stockade_policy::plan::{Action, Form, Plan, Step};
+use stockade_policy::plan::{Action, Form, Listener, Plan, Step};
+use stockade_sys::message::{self, Message, Wait};
 use stockade_sys::process::{Child, Forked, Namespaces, fork_into};
 use stockade_sys::rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags, memfd_create, openat, statat};
-use stockade_sys::rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
-    socketpair,
-};
+use stockade_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use stockade_sys::rustix::process::{
     DumpableBehavior, Signal, WaitId, WaitIdOptions, pidfd_send_signal, set_dumpable_behavior,
     waitid,
@@ -58,6 +54,12 @@ pub struct Embryo {
 pub struct Start<'a> {
     pub plan: &'a Plan,
     pub control_groups: &'a ControlGroups,
+    /// Variables whose values are made with the sandbox and so are in no plan
+    /// (placeholders for secrets); they replace those of the plan.
+    pub extra_environment: &'a [(Vec<u8>, Vec<u8>)],
+    /// Certificate (PEM) of the sandbox's own authority, for the plan's trust
+    /// stores.
+    pub authority: Option<&'a [u8]>,
     /// Test aid: make this step of the plan fail.
     pub fail_at: Option<usize>,
 }
@@ -71,6 +73,9 @@ pub struct AtGate {
     pub evidence: Vec<Evidence>,
     /// Master side of the private terminal.
     pub terminal: Option<OwnedFd>,
+    /// Sockets of the sandbox, in the order of the plan's [`Action::Listen`];
+    /// one listener may have several, for instance one for each family.
+    pub listeners: Vec<(Listener, OwnedFd)>,
 }
 
 /// What shows that a step of the plan took effect.
@@ -206,6 +211,7 @@ pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<Underway, W
         sandbox: embryo.sandbox,
         evidence: Vec::with_capacity(plan.steps.len()),
         terminal: None,
+        listeners: Vec::new(),
     };
     gate.supervise(plan, embryo.mapped, start.fail_at)?;
     gate.sandbox.begin(&assignment)?;
@@ -257,13 +263,25 @@ fn assignment(start: &Start<'_>, embryo: &Embryo) -> Result<Vec<u8>, WallError> 
         version: wire::VERSION,
         steps: lower::launcher_steps(plan, own_namespaces()?),
         argv: plan.command.argv.clone(),
-        environment: plan.command.environment.clone(),
+        environment: environment(&plan.command.environment, start.extra_environment),
         umask: plan.umask,
         watch,
+        authority: start.authority.map(<[u8]>::to_vec),
         fail_at: start.fail_at.map(|step| step as u32),
     }
     .encode()
     .map_err(|error| WallError::Protocol(error.to_string()))
+}
+
+/// The variables of the plan, replaced and completed by others.
+fn environment(
+    planned: &[(Vec<u8>, Vec<u8>)],
+    extra: &[(Vec<u8>, Vec<u8>)],
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let kept = planned
+        .iter()
+        .filter(|(name, _)| !extra.iter().any(|(replaced, _)| replaced == name));
+    kept.chain(extra).cloned().collect()
 }
 
 fn own_namespaces() -> Result<wire::NamespaceIds, WallError> {
@@ -335,17 +353,16 @@ impl AtGate {
     }
 
     fn await_ready(&mut self, plan: &Plan) -> Result<(), WallError> {
-        let (report, attached) = self.sandbox.receive_with_descriptor()?;
+        let (report, descriptors) = self.sandbox.receive_with_descriptors()?;
         match report {
-            Some(Report::Ready { evidence }) => {
+            Some(Report::Ready { evidence, attached }) => {
                 for wire::Evidence { index, detail } in evidence {
                     self.evidence.push(Evidence {
                         step: index as usize,
                         detail,
                     });
                 }
-                self.terminal = attached;
-                Ok(())
+                self.take_over(plan, &attached, descriptors)
             }
             Some(Report::StepFailed {
                 index,
@@ -355,6 +372,39 @@ impl AtGate {
             Some(other) => Err(WallError::Protocol(format!("{other:?} before the gate"))),
             None => Err(WallError::LauncherGone),
         }
+    }
+
+    /// Sorts the descriptors that came with the report.
+    fn take_over(
+        &mut self,
+        plan: &Plan,
+        attached: &[Attached],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), WallError> {
+        if attached.len() != descriptors.len() {
+            return Err(WallError::Protocol(format!(
+                "{} descriptors came instead of {}",
+                descriptors.len(),
+                attached.len()
+            )));
+        }
+        let planned = plan.steps.iter().find_map(|step| match &step.action {
+            Action::Listen { listeners } => Some(listeners.as_slice()),
+            _ => None,
+        });
+        for (attached, descriptor) in attached.iter().zip(descriptors) {
+            match attached {
+                Attached::Terminal => self.terminal = Some(descriptor),
+                Attached::Listener(index) => {
+                    let listener = planned.unwrap_or_default().get(*index as usize);
+                    let listener = listener.ok_or_else(|| {
+                        WallError::Protocol("a socket came that was not asked for".into())
+                    })?;
+                    self.listeners.push((listener.clone(), descriptor));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The steps of the plan for which there is no evidence.
@@ -404,7 +454,7 @@ impl Sandbox {
 
     /// The next report; `None` when the launcher is gone.
     pub fn receive(&self) -> Result<Option<Report>, WallError> {
-        self.receive_with_descriptor().map(|(report, _)| report)
+        self.receive_with_descriptors().map(|(report, _)| report)
     }
 
     /// Sends a signal to the command.
@@ -447,68 +497,27 @@ impl Sandbox {
             .map_err(WallError::system("write of the plan"))?;
         let bytes = wire::encode_message(&Request::Begin)
             .map_err(|error| WallError::Protocol(error.to_string()))?;
-        let mut space = [MaybeUninit::uninit(); stockade_sys::rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let attached = [file.as_fd()];
-        if !ancillary.push(SendAncillaryMessage::ScmRights(&attached)) {
-            return Err(WallError::Protocol(
-                "no room for the plan's descriptor".into(),
-            ));
-        }
-        let parts = [io::IoSlice::new(&bytes)];
-        match sendmsg(&self.control, &parts, &mut ancillary, SendFlags::NOSIGNAL) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(WallError::LauncherGone),
-        }
+        message::send(self.control.as_fd(), &bytes, &attached, Wait::Yes)
+            .map_err(|_| WallError::LauncherGone)
     }
 
     fn request(&self, request: &Request) -> Result<(), WallError> {
         let bytes = wire::encode_message(request)
             .map_err(|error| WallError::Protocol(error.to_string()))?;
-        match send(&self.control, &bytes, SendFlags::NOSIGNAL) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(WallError::LauncherGone),
-        }
+        message::send(self.control.as_fd(), &bytes, &[], Wait::Yes)
+            .map_err(|_| WallError::LauncherGone)
     }
 
-    fn receive_with_descriptor(&self) -> Result<(Option<Report>, Option<OwnedFd>), WallError> {
-        // The length first: a buffer for the longest message would touch many
-        // pages for most messages' few bytes.
-        let peek = RecvFlags::PEEK | RecvFlags::TRUNC;
-        let length = match recv(&self.control, &mut [0u8; 0][..], peek) {
-            Ok((_, length)) => length,
-            Err(error) if error == stockade_sys::rustix::io::Errno::CONNRESET => 0,
-            Err(error) => return Err(WallError::system("recv")(error.into())),
+    fn receive_with_descriptors(&self) -> Result<(Option<Report>, Vec<OwnedFd>), WallError> {
+        let received = message::receive(self.control.as_fd(), wire::MESSAGE_BYTES_MAX, Wait::Yes)
+            .map_err(WallError::system("recvmsg"))?;
+        let Some(Message { bytes, descriptors }) = received else {
+            return Ok((None, Vec::new()));
         };
-        if length == 0 {
-            return Ok((None, None));
-        }
-        let mut buffer = vec![0u8; length.min(wire::MESSAGE_BYTES_MAX)];
-        let mut space = [MaybeUninit::uninit(); stockade_sys::rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received = recvmsg(
-            &self.control,
-            &mut [io::IoSliceMut::new(&mut buffer)],
-            &mut ancillary,
-            RecvFlags::CMSG_CLOEXEC,
-        );
-        let length = match received {
-            Ok(received) => received.bytes,
-            Err(error) if error == stockade_sys::rustix::io::Errno::CONNRESET => 0,
-            Err(error) => return Err(WallError::system("recvmsg")(error.into())),
-        };
-        if length == 0 {
-            return Ok((None, None));
-        }
-        let mut attached = None;
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                attached = descriptors.into_iter().next();
-            }
-        }
-        let report = wire::decode(&buffer[..length])
-            .map_err(|error| WallError::Protocol(error.to_string()))?;
-        Ok((Some(report), attached))
+        let report =
+            wire::decode(&bytes).map_err(|error| WallError::Protocol(error.to_string()))?;
+        Ok((Some(report), descriptors))
     }
 }
 
@@ -579,6 +588,18 @@ fn own_map(name: &str) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variable_is_replaced_and_another_is_added() {
+        let pair = |name: &str, value: &str| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
+        assert_eq!(
+            environment(
+                &[pair("A", "1"), pair("B", "2")],
+                &[pair("A", "3"), pair("C", "4")]
+            ),
+            [pair("B", "2"), pair("A", "3"), pair("C", "4")]
+        );
+    }
 
     #[test]
     fn a_step_without_evidence_is_named_and_evidence_of_no_step_is_nothing() {

@@ -14,7 +14,6 @@ use rustix::net::{
     socket_with,
 };
 
-use super::routes::is_missing_family;
 use crate::check;
 
 /// The two families of internet addresses.
@@ -100,7 +99,11 @@ pub fn listen_to_datagrams(kind: AddressKind, port: u16) -> io::Result<OwnedFd> 
 
 /// Whether an error of the functions above says that there is no IPv6.
 pub fn is_without_ipv6(kind: AddressKind, error: &io::Error) -> bool {
-    kind == AddressKind::Ipv6 && is_missing_family(error)
+    let codes = [libc::EAFNOSUPPORT, libc::EPFNOSUPPORT, libc::EADDRNOTAVAIL];
+    kind == AddressKind::Ipv6
+        && error
+            .raw_os_error()
+            .is_some_and(|code| codes.contains(&code))
 }
 
 /// Where a redirected connection was going before the redirect. For one that

@@ -64,19 +64,18 @@ pub fn make_everything_local() -> io::Result<Families> {
     }
 }
 
-/// Whether an error says that the kernel has no IPv6, or has it switched off
-/// here (`disable_ipv6`).
-pub(super) fn is_missing_family(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(
-            libc::EAFNOSUPPORT
-                | libc::EPFNOSUPPORT
-                | libc::EOPNOTSUPP
-                | libc::EADDRNOTAVAIL
-                | libc::EACCES
-        )
-    )
+/// Whether the error of a route says that the kernel has no IPv6, or has it
+/// switched off here (`disable_ipv6` in ip-sysctl of the kernel's documents).
+fn is_missing_family(error: &io::Error) -> bool {
+    let codes = [
+        libc::EAFNOSUPPORT,
+        libc::EPFNOSUPPORT,
+        libc::EOPNOTSUPP,
+        libc::EACCES,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|code| codes.contains(&code))
 }
 
 struct AddressKind {
