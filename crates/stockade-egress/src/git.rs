@@ -17,6 +17,8 @@ pub mod history;
 pub mod needles;
 pub mod pack;
 pub mod packet;
+pub mod push;
+pub mod report;
 pub mod repository;
 pub mod smart_http;
 pub mod spool;

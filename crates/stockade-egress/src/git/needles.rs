@@ -13,8 +13,8 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 /// A shorter secret is not looked for: it would be found by chance.
 pub const SECRET_BYTES_MIN: usize = 8;
 
-/// A set of secrets to look for; cheap to clone.
-#[derive(Clone)]
+/// A set of secrets to look for, by default none; cheap to clone.
+#[derive(Clone, Default)]
 pub struct Needles(Option<Arc<Compiled>>);
 
 struct Compiled {
