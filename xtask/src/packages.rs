@@ -57,11 +57,27 @@ const FOR_BENCHMARK: &[Package] = &[
     package("socat", "socat"),
 ];
 
+/// What the benchmark of the way out needs besides.
+const FOR_EGRESS_BENCHMARK: &[Package] = &[
+    package("bubblewrap", "bwrap"),
+    package("iproute2", "/usr/sbin/ip"),
+    package("mitmproxy", "mitmdump"),
+    package("nodejs", "node"),
+    package("npm", "npm"),
+    package("openssl", "openssl"),
+    package("ripgrep", "rg"),
+    package("socat", "socat"),
+    // Debian's other build of squid cannot look into TLS.
+    package("squid-openssl", "/usr/lib/squid/security_file_certgen"),
+    package("tinyproxy-bin", "tinyproxy"),
+];
+
 /// What the packages are for.
 #[derive(Clone, Copy)]
 pub enum Purpose {
     Tests,
     Benchmark,
+    EgressBenchmark,
 }
 
 /// Whether an ordinary user may call `sudo` to install packages.
@@ -78,6 +94,7 @@ pub fn ensure(purpose: Purpose, escalation: Escalation) -> Result<()> {
     let packages = match purpose {
         Purpose::Tests => FOR_TESTS,
         Purpose::Benchmark => FOR_BENCHMARK,
+        Purpose::EgressBenchmark => FOR_EGRESS_BENCHMARK,
     };
     let missing = missing(packages);
     if missing.is_empty() {

@@ -75,6 +75,13 @@ pub struct Peers {
     srt_settings: PathBuf,
 }
 
+impl Peers {
+    /// The script of the command line of `@anthropic-ai/sandbox-runtime`.
+    pub fn srt_program(&self) -> &Path {
+        &self.srt
+    }
+}
+
 /// The settings that the field's figures were measured with: no network, two hidden stores.
 const SRT_SETTINGS: &str = r#"{
   "network": { "allowedDomains": [], "deniedDomains": [] },

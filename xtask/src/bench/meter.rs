@@ -105,7 +105,7 @@ impl Meter {
 }
 
 /// `first` and all processes below it.
-fn descendants(first: u32) -> Result<Vec<u32>> {
+pub(super) fn descendants(first: u32) -> Result<Vec<u32>> {
     let mut pairs = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let Ok(process) = entry?.file_name().to_string_lossy().parse::<u32>() else {
@@ -157,6 +157,11 @@ fn sum_memory(processes: &[u32]) -> Result<Memory> {
         bail!("expected one idle `sleep`, found {payloads}");
     }
     Ok(sum)
+}
+
+/// Resident memory of a process; none when it is gone.
+pub(super) fn resident_bytes(process: u32) -> Option<u64> {
+    Some(status_field(process, "VmRSS:")? * 1024)
 }
 
 /// The number after `key` in `/proc/PROCESS/status`; sizes there are in KiB.

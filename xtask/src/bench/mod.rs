@@ -4,6 +4,7 @@
 //! What is measured and how is told in `docs/benchmark.md`.
 
 mod contenders;
+mod egress;
 mod fixtures;
 mod meter;
 mod mounts;
@@ -30,7 +31,10 @@ use std::process::Command;
 /// round, and the bar that it must meet. Takes about 8 minutes; with --quick about 2. Fails when a
 /// bar is missed, unless --quick.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Options {
+    #[command(subcommand)]
+    suite: Option<Suite>,
     /// Also write all figures to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -47,6 +51,11 @@ pub struct Options {
     /// the machine disturbs less; needs root and `chrt`.
     #[arg(long)]
     real_time: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Suite {
+    Egress(egress::Options),
 }
 
 /// How much is done for each row.
@@ -87,6 +96,9 @@ const QUICK: Scale = Scale {
 };
 
 pub fn run(options: &Options) -> Result<()> {
+    if let Some(Suite::Egress(options)) = &options.suite {
+        return egress::run(options);
+    }
     let scale = if options.quick { QUICK } else { FULL };
     let chosen = contenders::chosen(&options.only);
     let arena = shell::phase("prepare", || prepare(&chosen))?;

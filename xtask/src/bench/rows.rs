@@ -38,11 +38,11 @@ pub struct Bar {
     pub demand: String,
     /// What was measured; the spread is that of the ratios of single rounds.
     pub measured: Summary,
-    limit: Limit,
+    pub(super) limit: Limit,
 }
 
 #[derive(Clone, Copy)]
-enum Limit {
+pub(super) enum Limit {
     AtMost(f64),
     AtLeast(f64),
 }
@@ -57,7 +57,7 @@ impl Bar {
 }
 
 impl Row {
-    fn new(name: &str, unit: &'static str) -> Self {
+    pub(super) fn new(name: &str, unit: &'static str) -> Self {
         Self {
             name: name.to_owned(),
             unit,
@@ -84,11 +84,16 @@ impl Row {
     }
 
     /// Adds a bar on that ratio, unless one of the two was not measured.
-    fn demand(mut self, other: Contender, limit: Limit) -> Self {
-        if let Some(measured) = self.ratio(other.name()) {
+    fn demand(self, other: Contender, limit: Limit) -> Self {
+        self.demand_of(other.name(), limit)
+    }
+
+    /// The same, of a contender by its name in the row.
+    pub(super) fn demand_of(mut self, other: &str, limit: Limit) -> Self {
+        if let Some(measured) = self.ratio(other) {
             let demand = match limit {
-                Limit::AtMost(limit) => format!("≤ {limit} × {}", other.name()),
-                Limit::AtLeast(limit) => format!("≥ {limit} × {}", other.name()),
+                Limit::AtMost(limit) => format!("≤ {limit} × {other}"),
+                Limit::AtLeast(limit) => format!("≥ {limit} × {other}"),
             };
             self.bars.push(Bar {
                 demand,

@@ -2,12 +2,13 @@
 //! a client that measures through a proxy.
 //!
 //! Plain threads and blocking sockets, so that what is measured is the proxy.
-//! `client` prints one line of JSON; what a proxy used is for the caller to
-//! look up.
+//! A client prints one line of JSON and stays until its standard input ends,
+//! so that its caller can look up what the proxy used.
 
 mod client;
 mod origin;
 
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -22,7 +23,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
-        ["origin", directory] => origin::serve(PathBuf::from(directory)),
+        ["origin", directory] => return origin::serve(PathBuf::from(directory)),
         ["bulk", host, mebibytes, streams] => {
             client::bulk(host, number(mebibytes), number(streams))
         }
@@ -38,6 +39,8 @@ fn main() {
             std::process::exit(2);
         }
     }
+    let mut rest = Vec::new();
+    let _ended = std::io::stdin().read_to_end(&mut rest).is_err();
 }
 
 fn number(text: &str) -> u64 {
