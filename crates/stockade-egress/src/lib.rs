@@ -7,5 +7,6 @@
 pub mod front;
 pub mod git;
 pub mod inspect;
+pub mod names;
 pub mod secret;
 pub mod wire;
