@@ -4,9 +4,21 @@
 //! connection comes from is known by the listener that accepted it. It knows
 //! nothing of the file system half of a plan.
 
+pub mod asks;
+pub mod audit;
+pub mod budget;
+pub mod context;
+pub mod control;
+pub mod dial;
 pub mod front;
 pub mod git;
+pub mod ingress;
 pub mod inspect;
 pub mod names;
+pub mod offers;
+pub mod refusal;
+pub mod replay;
+pub mod resolve;
 pub mod secret;
+pub mod tunnel;
 pub mod wire;

@@ -1,0 +1,70 @@
+//! What a client is told that is refused.
+//!
+//! Programs and agents read it, so it has one form everywhere: a status, a
+//! header with the stable code, and a JSON body that says how to allow it.
+
+use serde_json::json;
+use stockade_policy::network::judge::Denial;
+
+/// Header with the code of a denial.
+pub const HEADER: &str = "X-Sandbox-Denied";
+
+/// Status for a denial's code.
+pub fn status(code: &str) -> (u16, &'static str) {
+    match code {
+        "bad-request" => (400, "Bad Request"),
+        "misdirected" => (421, "Misdirected Request"),
+        "body-too-large" => (413, "Content Too Large"),
+        "rate" => (429, "Too Many Requests"),
+        "unresolvable" | "upstream-tls" | "secret-in-response" | "unscannable-encoding" => {
+            (502, "Bad Gateway")
+        }
+        _ => (403, "Forbidden"),
+    }
+}
+
+/// The body; `host` is `host:port`.
+pub fn body(denial: &Denial, host: &str, request_id: &str) -> String {
+    let rule = (!denial.rule.is_empty()).then_some(&denial.rule);
+    json!({
+        "code": denial.code,
+        "host": host,
+        "rule": rule,
+        "reason": denial.reason,
+        "how_to_allow": denial.smallest_grant,
+        "request_id": request_id,
+    })
+    .to_string()
+}
+
+/// A whole HTTP/1.1 response that ends its connection.
+pub fn http1(denial: &Denial, host: &str, request_id: &str) -> Vec<u8> {
+    let body = body(denial, host, request_id);
+    let (status, phrase) = status(denial.code);
+    format!(
+        "HTTP/1.1 {status} {phrase}\r\n{HEADER}: {}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        denial.code,
+        body.len()
+    )
+    .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::denial;
+
+    #[test]
+    fn a_denial_is_one_response_with_its_code_twice() {
+        let mut refused = denial("not-allowed", "no rule names \"a\"\r\nX: y");
+        refused.smallest_grant = Some("network.allow = [\"a.test\"]".to_owned());
+        let response = String::from_utf8(http1(&refused, "a.test:443", "7")).unwrap();
+        let (head, body) = response.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 403 Forbidden\r\nX-Sandbox-Denied: not-allowed\r\n"));
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["code"], "not-allowed");
+        assert_eq!(body["how_to_allow"], "network.allow = [\"a.test\"]");
+        assert_eq!(body["rule"], serde_json::Value::Null);
+    }
+}
