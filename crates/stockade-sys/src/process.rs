@@ -5,6 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{check, signal};
 
@@ -312,6 +313,25 @@ fn close_range(first: u32, last: u32) -> io::Result<()> {
     // descriptors that are closed.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })?;
     Ok(())
+}
+
+/// Takes possession of a descriptor that this program was started with, and
+/// marks it to be closed on exec. Each can be taken once: `EBUSY` afterwards,
+/// `EBADF` for one that is not open or is a standard stream.
+pub fn inherited(number: i32) -> io::Result<OwnedFd> {
+    static TAKEN: AtomicU64 = AtomicU64::new(0);
+    if !(3..64).contains(&number) {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: takes integers; what is not open is refused.
+    check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }.into())?;
+    let bit = 1 << number;
+    if TAKEN.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    }
+    // SAFETY: the descriptor is open, and this function gives it away once.
+    // The caller's contract is that nothing in this program opened it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Makes the open descriptor `source` the descriptor `number`, surviving exec.
