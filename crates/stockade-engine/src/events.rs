@@ -6,6 +6,8 @@
 //! path or a policy go through [`printable`] when an event is made, so that a
 //! name can never forge output. Writing the lines is left to [`crate::log`].
 
+pub mod network;
+
 use std::fmt;
 use std::time::SystemTime;
 
@@ -14,6 +16,8 @@ use sha2::{Digest, Sha256};
 use stockade_policy::guarantee::Guarantee;
 use stockade_policy::path::{AbsolutePath, printable};
 use stockade_policy::plan::{Hold, Plan, Rule};
+
+use self::network::{ApprovalAnswer, NetworkDecision, NetworkEnd};
 
 /// Version of the stored form. A reader refuses lines of a later one.
 pub const VERSION: u32 = 1;
@@ -71,6 +75,36 @@ pub enum Event {
         duration_ms: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peak_memory_bytes: Option<u64>,
+    },
+    /// A connection, a name or a request was judged.
+    NetworkDecided(NetworkDecision),
+    /// A secret was attached to a request.
+    CredentialUsed {
+        connection: u64,
+        credential: String,
+        destination: String,
+    },
+    /// Something that no honest program does.
+    NetworkAlert {
+        connection: u64,
+        code: String,
+        destination: String,
+        detail: String,
+    },
+    /// A connection is over.
+    NetworkClosed(NetworkEnd),
+    /// The egress process ended before the run did: from then on the sandbox
+    /// had no network.
+    NetworkLost { reason: String },
+    /// A held request was answered.
+    Approval(ApprovalAnswer),
+    /// The rules of the way out were replaced, or were to be.
+    PolicyReloaded {
+        /// `None` when the new rules were refused and the old ones hold.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        generation: Option<u64>,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        refused: String,
     },
     /// A person trusted a project's policy file with this content.
     Trusted { path: String, sha256: Hash },
@@ -201,6 +235,13 @@ impl Event {
             Event::StepFailed { .. } => "step_failed",
             Event::LimitHit { .. } => "limit_hit",
             Event::Exited { .. } => "exited",
+            Event::NetworkDecided(_) => "network_decided",
+            Event::CredentialUsed { .. } => "credential_used",
+            Event::NetworkAlert { .. } => "network_alert",
+            Event::NetworkClosed(_) => "network_closed",
+            Event::NetworkLost { .. } => "network_lost",
+            Event::Approval(_) => "approval",
+            Event::PolicyReloaded { .. } => "policy_reloaded",
             Event::Trusted { .. } => "trusted",
             Event::Untrusted { .. } => "untrusted",
             Event::Collected { .. } => "collected",
@@ -276,6 +317,12 @@ impl RunId {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         Ok(Self::from_random(u64::from_ne_bytes(bytes)))
+    }
+
+    /// Reads a name that [`RunId::generate`] could have made.
+    pub fn parse(text: &str) -> Option<Self> {
+        let fits = |byte: &u8| Self::ALPHABET.contains(byte);
+        (text.len() == 12 && text.as_bytes().iter().all(fits)).then(|| Self(text.to_owned()))
     }
 
     pub fn as_str(&self) -> &str {

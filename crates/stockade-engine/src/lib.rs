@@ -3,6 +3,7 @@
 //! The engine ties policy, walls and launcher together for one run. It knows
 //! nothing of HTTP or of how its results are shown.
 
+pub mod control;
 pub mod denials;
 pub mod discover;
 pub mod doctor;
@@ -11,7 +12,9 @@ pub mod git;
 pub mod hide;
 pub mod load;
 pub mod log;
+pub mod notice;
 pub mod outcome;
+pub mod policy_text;
 pub mod probe;
 pub mod run;
 pub mod sockets;
@@ -20,3 +23,4 @@ pub mod streams;
 pub mod supervise;
 pub mod terminal;
 pub mod trust;
+pub mod way_out;

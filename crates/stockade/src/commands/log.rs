@@ -3,6 +3,8 @@
 //! Records are shown as they are stored; everything in them that a terminal
 //! would act on is escaped.
 
+mod network;
+
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::thread;
@@ -48,6 +50,10 @@ pub struct Args {
     /// Only records of the run whose id starts so
     #[arg(long, value_name = "ID", conflicts_with = "verify")]
     run: Option<String>,
+    /// Only what the network was used for: decisions, ends of connections,
+    /// credentials, alerts, approvals
+    #[arg(long, conflicts_with = "verify")]
+    network: bool,
     /// Only the last N records
     #[arg(short = 'n', value_name = "N", conflicts_with = "verify")]
     number: Option<usize>,
@@ -100,11 +106,11 @@ fn print_records(
         number => number,
     };
     if !arguments.json {
-        writeln!(
-            output,
-            "{}",
-            row(["TIME", "RUN", "EVENT", "OBJECT", "RULE"])
-        )?;
+        let head = match arguments.network {
+            true => network::head(),
+            false => row(["TIME", "RUN", "EVENT", "OBJECT", "RULE"]),
+        };
+        writeln!(output, "{head}")?;
     }
     match number {
         None => {
@@ -115,7 +121,11 @@ fn print_records(
         Some(number) => {
             let mut last = VecDeque::new();
             for entry in records.by_ref() {
-                last.push_back(entry?);
+                let entry = entry?;
+                if !is_wanted(&entry, arguments) {
+                    continue;
+                }
+                last.push_back(entry);
                 if last.len() > number {
                     last.pop_front();
                 }
@@ -138,10 +148,24 @@ fn print_records(
     }
 }
 
+/// Lines that are no records are never filtered away.
+fn is_wanted(entry: &Entry, arguments: &Args) -> bool {
+    match entry {
+        Entry::Record { record, .. } => !arguments.network || network::is_about(&record.event),
+        Entry::Unreadable { .. } => true,
+    }
+}
+
 fn print_entry(output: &mut impl Write, entry: &Entry, arguments: &Args) -> io::Result<()> {
+    if !is_wanted(entry, arguments) {
+        return Ok(());
+    }
     match entry {
         Entry::Record { line, .. } if arguments.json => {
             writeln!(output, "{}", json_for_terminal(line))
+        }
+        Entry::Record { record, .. } if arguments.network => {
+            writeln!(output, "{}", network::record_row(record))
         }
         Entry::Record { record, .. } => writeln!(output, "{}", record_row(record)),
         // In JSON output every line is a record; `--verify` tells the rest.
@@ -207,6 +231,13 @@ fn describe(event: &Event) -> (String, String) {
             };
             (format!("{how} after {duration_ms} ms"), none())
         }
+        Event::NetworkDecided(_)
+        | Event::CredentialUsed { .. }
+        | Event::NetworkAlert { .. }
+        | Event::NetworkClosed(_)
+        | Event::NetworkLost { .. }
+        | Event::Approval(_)
+        | Event::PolicyReloaded { .. } => network::describe(event),
         Event::Trusted { path, sha256 } | Event::Untrusted { path, sha256 } => {
             (path.clone(), format!("sha256 {sha256}"))
         }

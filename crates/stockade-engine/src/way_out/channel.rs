@@ -1,0 +1,216 @@
+//! The engine's end of the channel to an egress process.
+//!
+//! The peer reads bytes of hostile origin and may have been taken over, so
+//! nothing here waits for it without a deadline and nothing that it says is
+//! larger than the bounds of [`wire`]. What its messages mean is left to
+//! [`super`].
+
+use std::io::{self, IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType, recv, sendmsg, socketpair,
+};
+use stockade_egress::wire::{self, FromEgress, SetUp, ToEgress, WireError};
+
+/// Most descriptors of one message (SCM_MAX_FD of the kernel).
+const DESCRIPTORS_MAX: usize = 253;
+
+/// Why nothing more can be said to or heard from the egress process.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    #[error("the egress process ended")]
+    Gone,
+    #[error("the egress process did not answer within {} s", .0.as_secs())]
+    Late(Duration),
+    #[error("the egress process broke the protocol: {0}")]
+    Protocol(String),
+    #[error("{what}: {error}")]
+    System {
+        what: &'static str,
+        error: io::Error,
+    },
+}
+
+impl From<WireError> for ChannelError {
+    fn from(error: WireError) -> Self {
+        Self::Protocol(error.to_string())
+    }
+}
+
+/// A connected `SOCK_SEQPACKET` socket.
+#[derive(Debug)]
+pub struct Channel {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+/// What is there to be read.
+#[derive(Debug)]
+pub enum Heard {
+    Message(FromEgress),
+    /// Nothing more at the moment.
+    Nothing,
+}
+
+impl Channel {
+    /// A channel and the end that the egress process gets.
+    pub fn pair() -> io::Result<(Self, OwnedFd)> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let channel = Self {
+            socket: ours,
+            buffer: vec![0; wire::MESSAGE_BYTES_MAX],
+        };
+        Ok((channel, theirs))
+    }
+
+    /// Sends a message without waiting for room: these are few and small, so
+    /// a full socket means a peer that has stopped reading.
+    pub fn send(
+        &self,
+        message: &ToEgress,
+        attached: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
+        if attached.len() > DESCRIPTORS_MAX {
+            return Err(ChannelError::Protocol("too many descriptors".into()));
+        }
+        let bytes = wire::encode(message)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !attached.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(attached)) {
+            return Err(ChannelError::Protocol("no room for descriptors".into()));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        loop {
+            match sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
+                    return Err(ChannelError::Gone);
+                }
+                Err(error) => return Err(system("sendmsg", error)),
+            }
+        }
+    }
+
+    /// Sends `message` with the set-up in a sealed memory file, so that it
+    /// cannot change while it is read.
+    pub fn send_set_up(&self, message: &ToEgress, set_up: &SetUp) -> Result<(), ChannelError> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create("stockade-egress", flags)
+            .map_err(|error| system("memfd_create", error))?;
+        let mut file = std::fs::File::from(file);
+        let failed = |error| ChannelError::System {
+            what: "write of the set-up",
+            error,
+        };
+        file.write_all(&set_up.encode()?).map_err(failed)?;
+        let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&file, seals).map_err(|error| system("F_ADD_SEALS", error))?;
+        self.send(message, &[file.as_fd()])
+    }
+
+    /// The next message that is there already.
+    pub fn try_receive(&mut self) -> Result<Heard, ChannelError> {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+        match recv(&self.socket, &mut self.buffer[..], flags) {
+            Ok((_, 0)) | Err(Errno::CONNRESET) => Err(ChannelError::Gone),
+            Ok((_, length)) => match self.buffer.get(..length) {
+                Some(bytes) => Ok(Heard::Message(wire::decode(bytes)?)),
+                None => Err(WireError::TooLong.into()),
+            },
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Heard::Nothing),
+            Err(error) => Err(system("recv", error)),
+        }
+    }
+
+    /// The next message, waiting for it until `patience` is over.
+    pub fn receive(&mut self, patience: Duration) -> Result<FromEgress, ChannelError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Heard::Message(message) = self.try_receive()? {
+                return Ok(message);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ChannelError::Late(patience));
+            }
+            let left = Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(system("poll", error)),
+            }
+        }
+    }
+}
+
+/// Readable when there is a message, or the peer is gone.
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn system(what: &'static str, error: Errno) -> ChannelError {
+    ChannelError::System {
+        what,
+        error: error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::send;
+
+    use super::*;
+
+    fn say(peer: &OwnedFd, message: &FromEgress) {
+        let bytes = wire::encode(message).unwrap();
+        send(peer, &bytes, SendFlags::empty()).unwrap();
+    }
+
+    #[test]
+    fn messages_come_in_order_and_a_closed_end_shows() {
+        let (mut channel, peer) = Channel::pair().unwrap();
+        assert!(matches!(channel.try_receive().unwrap(), Heard::Nothing));
+        say(&peer, &FromEgress::AskGone { ask: 1 });
+        say(&peer, &FromEgress::Replaced { generation: 2 });
+        drop(peer);
+        let first = channel.receive(Duration::from_secs(10)).unwrap();
+        assert_eq!(first, FromEgress::AskGone { ask: 1 });
+        let second = channel.receive(Duration::from_secs(10)).unwrap();
+        assert_eq!(second, FromEgress::Replaced { generation: 2 });
+        let third = channel.receive(Duration::from_secs(10));
+        assert!(matches!(third, Err(ChannelError::Gone)), "{third:?}");
+        let answer = channel.send(&ToEgress::Finish, &[]);
+        assert!(matches!(answer, Err(ChannelError::Gone)), "{answer:?}");
+    }
+
+    #[test]
+    fn a_silent_peer_and_one_that_talks_nonsense_are_errors() {
+        let (mut channel, peer) = Channel::pair().unwrap();
+        let late = channel.receive(Duration::from_millis(1));
+        assert!(matches!(late, Err(ChannelError::Late(_))), "{late:?}");
+        send(&peer, &[0xff; 9], SendFlags::empty()).unwrap();
+        let nonsense = channel.receive(Duration::from_secs(10));
+        assert!(matches!(nonsense, Err(ChannelError::Protocol(_))));
+        send(
+            &peer,
+            &vec![0; wire::MESSAGE_BYTES_MAX + 1],
+            SendFlags::empty(),
+        )
+        .unwrap();
+        let long = channel.receive(Duration::from_secs(10));
+        assert!(matches!(long, Err(ChannelError::Protocol(_))));
+    }
+}
