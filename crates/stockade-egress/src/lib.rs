@@ -9,6 +9,7 @@ pub mod audit;
 pub mod budget;
 pub mod context;
 pub mod control;
+pub mod credential;
 pub mod dial;
 pub mod front;
 pub mod git;

@@ -7,7 +7,7 @@
 pub mod address;
 pub mod destination;
 pub mod judge;
-mod pattern;
+pub mod pattern;
 pub mod rules;
 pub mod suffix;
 mod trie;

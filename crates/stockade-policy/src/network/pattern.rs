@@ -9,7 +9,7 @@ pub const PATTERN_BYTES_MAX: usize = 1024;
 
 /// A pattern, ready to match.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern {
+pub struct Pattern {
     tokens: Vec<Token>,
     /// Without stars: equal text is all that matches.
     literal: bool,
@@ -26,7 +26,7 @@ enum Token {
 
 impl Pattern {
     /// Every text is a pattern; only its length is bounded.
-    pub(crate) fn new(text: &str) -> Result<Self, String> {
+    pub fn new(text: &str) -> Result<Self, String> {
         if text.len() > PATTERN_BYTES_MAX {
             return Err(format!("a pattern has at most {PATTERN_BYTES_MAX} bytes"));
         }
@@ -54,7 +54,7 @@ impl Pattern {
         Ok(Self { tokens, literal })
     }
 
-    pub(crate) fn matches(&self, text: &str) -> bool {
+    pub fn matches(&self, text: &str) -> bool {
         let text = text.as_bytes();
         if self.literal {
             let equal = |(token, byte): (&Token, &u8)| *token == Token::Byte(*byte);
