@@ -24,11 +24,9 @@ pub(crate) fn pem(roots: &[u8], authority: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// How many certificates a PEM file holds.
-pub(crate) fn count(pem: &[u8]) -> usize {
-    pem.windows(BEGIN.len())
-        .filter(|window| *window == BEGIN)
-        .count()
+/// Whether a PEM file holds a certificate at all.
+pub(crate) fn has_certificate(pem: &[u8]) -> bool {
+    !certificates(pem).is_empty()
 }
 
 /// A Java trust store of every certificate in the PEM files. What is no
@@ -84,27 +82,16 @@ fn text(bytes: &mut Vec<u8>, text: &str) {
 /// The certificates (DER) in a PEM file.
 fn certificates(pem: &[u8]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
-    let mut rest = pem;
-    while let Some(start) = position(rest, BEGIN) {
-        rest = &rest[start + BEGIN.len()..];
-        let Some(end) = position(rest, END) else {
-            break;
-        };
-        let body: Vec<u8> = rest[..end]
-            .iter()
-            .copied()
-            .filter(|byte| !byte.is_ascii_whitespace())
-            .collect();
-        found.extend(STANDARD.decode(body));
-        rest = &rest[end + END.len()..];
+    let mut body: Option<Vec<u8>> = None;
+    for line in pem.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii) {
+        match (line, &mut body) {
+            (BEGIN, _) => body = Some(Vec::new()),
+            (END, _) => found.extend(body.take().and_then(|body| STANDARD.decode(body).ok())),
+            (line, Some(body)) => body.extend_from_slice(line),
+            (_, None) => {}
+        }
     }
     found
-}
-
-fn position(bytes: &[u8], needle: &[u8]) -> Option<usize> {
-    bytes
-        .windows(needle.len())
-        .position(|window| window == needle)
 }
 
 #[cfg(test)]
@@ -118,7 +105,7 @@ mod tests {
     #[test]
     fn certificates_are_found_between_other_text() {
         assert_eq!(certificates(TWO), [vec![1, 2, 3, 4], vec![5]]);
-        assert_eq!(count(TWO), 2);
+        assert!(has_certificate(TWO) && !has_certificate(b"-----END CERTIFICATE-----"));
         let broken = b"-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n";
         assert!(certificates(broken).is_empty());
         assert!(certificates(b"-----BEGIN CERTIFICATE-----\nAQID").is_empty());

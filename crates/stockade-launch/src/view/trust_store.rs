@@ -39,7 +39,7 @@ impl View {
             }
             return Ok("no authority to add".into());
         };
-        if trust::count(&authority) == 0 {
+        if !trust::has_certificate(&authority) {
             return Err(io::Error::other("the authority is no certificate"));
         }
         let content = match format {
@@ -47,8 +47,10 @@ impl View {
             StoreFormat::Jks => trust::jks(&[&roots, &authority]),
         };
         self.file(path, &content, 0o444, false)?;
-        let known = trust::count(&roots);
-        Ok(format!("{known} roots of the host and one of our own"))
+        let known = roots.len();
+        Ok(format!(
+            "{known} bytes of roots of the host, and one of our own"
+        ))
     }
 }
 

@@ -57,26 +57,29 @@ impl AddressKind {
     }
 }
 
-/// A new socket that is not bound, does not block and is closed on exec. An
-/// IPv6 one takes no IPv4 addresses.
+/// A new socket that is not bound, does not block and is closed on exec.
 pub fn open(kind: AddressKind, carries: Carries) -> io::Result<OwnedFd> {
     let carries = match carries {
         Carries::Stream => SocketType::STREAM,
         Carries::Datagrams => SocketType::DGRAM,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(kind.family(), carries, flags, None)?;
-    if kind == AddressKind::Ipv6 {
-        set_ipv6_v6only(&socket, true)?;
+    Ok(socket_with(kind.family(), carries, flags, None)?)
+}
+
+/// Binds a socket; an IPv6 one takes no IPv4 addresses.
+fn bind_to(socket: &OwnedFd, address: SocketAddr) -> io::Result<()> {
+    if address.is_ipv6() {
+        set_ipv6_v6only(socket, true)?;
     }
-    Ok(socket)
+    Ok(bind(socket, &address)?)
 }
 
 /// A TCP socket that listens at `address` and `port`; `backlog` connections
 /// wait at most.
 pub fn listen(kind: AddressKind, address: IpAddr, port: u16, backlog: i32) -> io::Result<OwnedFd> {
     let socket = open(kind, Carries::Stream)?;
-    bind(&socket, &SocketAddr::new(address, port))?;
+    bind_to(&socket, SocketAddr::new(address, port))?;
     rustix::net::listen(&socket, backlog)?;
     Ok(socket)
 }
@@ -93,7 +96,7 @@ pub fn listen_to_datagrams(kind: AddressKind, port: u16) -> io::Result<OwnedFd> 
             set_ipv6_freebind(&socket, true)?;
         }
     }
-    bind(&socket, &SocketAddr::new(kind.every(), port))?;
+    bind_to(&socket, SocketAddr::new(kind.every(), port))?;
     Ok(socket)
 }
 
