@@ -31,3 +31,6 @@ pub(crate) fn host_name(text: &[u8]) -> Option<Name> {
     let destination = Destination::new(RawHost::Text(text), 443).ok()?;
     destination.name().cloned()
 }
+
+#[cfg(test)]
+mod differential;
