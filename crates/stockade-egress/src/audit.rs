@@ -13,7 +13,7 @@ use stockade_policy::network::judge::Denial;
 use stockade_policy::plan::Rule;
 use tokio::sync::Notify;
 
-use crate::wire::{Entry, FromEgress, NetworkEvent, Totals, Verdict};
+use crate::wire::{self, Entry, FromEgress, NetworkEvent, Totals, Verdict};
 
 /// Messages that wait for the engine at most.
 pub const QUEUE_MAX: usize = 4096;
@@ -93,22 +93,58 @@ impl Audit {
         self.push(message);
     }
 
-    /// The oldest message, once there is one.
-    pub async fn next(&self) -> FromEgress {
+    /// The oldest message, encoded, once there is one. It stays in the queue
+    /// until it was [`sent`](Self::sent).
+    pub async fn oldest(&self) -> Vec<u8> {
         loop {
-            if let Some(message) = self.take() {
-                return message;
+            let encoded = self.queue.borrow().front().map(wire::encode);
+            match encoded {
+                Some(Ok(bytes)) => return bytes,
+                // Texts are cut, so every message fits; one that does not is
+                // no reason to stop.
+                Some(Err(_)) => {
+                    self.sent();
+                    self.lose();
+                }
+                None => self.filled.notified().await,
             }
-            self.filled.notified().await;
         }
     }
 
-    /// The oldest message, if there is one.
-    pub fn take(&self) -> Option<FromEgress> {
-        let message = self.queue.borrow_mut().pop_front();
-        if message.is_some() {
+    /// The oldest message has left.
+    pub fn sent(&self) {
+        let left = self.queue.borrow_mut().pop_front().is_some();
+        if left {
             self.drained.notify_waiters();
         }
+    }
+
+    /// Ends when nothing is queued.
+    pub async fn emptied(&self) {
+        while !self.queue.borrow().is_empty() {
+            self.drained.notified().await;
+        }
+    }
+
+    /// Forgets what is queued; counted as lost.
+    pub fn clear(&self) {
+        let lost = std::mem::take(&mut *self.queue.borrow_mut()).len() as u64;
+        self.update(|totals| totals.events_lost += lost);
+    }
+
+    /// Forgets what is queued and all counts: what the self-test did is none
+    /// of the sandbox's doing.
+    pub fn restart(&self) {
+        self.queue.borrow_mut().clear();
+        self.totals.set(Totals::default());
+        self.allowed.set(0);
+    }
+
+    /// The oldest message, if there is one.
+    #[cfg(test)]
+    pub fn take(&self) -> Option<FromEgress> {
+        let message = self.queue.borrow_mut().pop_front();
+        self.drained.notify_waiters();
         message
     }
 

@@ -5,6 +5,7 @@
 //! is for the entries and for `dial`.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,7 +17,7 @@ use stockade_policy::network::judge::{
 use stockade_policy::network::rules::{
     Approval, Budget, NetworkPlan, NetworkRule, Target, TlsMode,
 };
-use stockade_policy::network::{Destination, Host};
+use stockade_policy::network::{Destination, Host, Name};
 use stockade_policy::plan::Rule;
 use stockade_policy::value::HostReach;
 use tokio::net::TcpStream;
@@ -26,6 +27,7 @@ use crate::asks::{About, Asks, Held};
 use crate::audit::{Audit, Subject};
 use crate::budget::{Budgets, Charge};
 use crate::dial;
+use crate::names::synthetic::Synthetic;
 use crate::resolve::Resolver;
 use crate::wire::{Answer, Entry, NetworkEvent};
 
@@ -48,6 +50,11 @@ pub struct Context {
     last_connection: Cell<u64>,
     /// Connections of the sandbox that are open, of every entry.
     pub open: Cell<u64>,
+    /// Addresses inside that stand for names.
+    pub names: RefCell<Synthetic>,
+    /// Names that were denied and recorded.
+    pub denied_names: RefCell<HashSet<Name>>,
+    pub started: Instant,
 }
 
 /// Who wants to go where, as an entry has understood it.
@@ -113,6 +120,9 @@ impl Context {
             asks: Asks::default(),
             last_connection: Cell::new(0),
             open: Cell::new(0),
+            names: RefCell::default(),
+            denied_names: RefCell::default(),
+            started: Instant::now(),
         })
     }
 

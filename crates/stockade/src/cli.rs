@@ -54,13 +54,20 @@ enum Command {
     /// Run one attack of the corpus, inside a sandbox
     #[command(hide = true, name = "attack-inside")]
     AttackInside(commands::doctor::InsideArgs),
+    /// Carry the connections of one sandbox; started by `stockade run`
+    #[command(hide = true)]
+    Egress,
 }
 
 /// Parses the arguments of this process, runs the command and returns the exit
 /// code.
 pub fn main() -> u8 {
-    let is_run = std::env::args_os().nth(1).is_some_and(|name| name == "run");
-    let done = if is_run {
+    let command = std::env::args_os().nth(1);
+    let is = |name: &str| command.as_deref().is_some_and(|command| command == name);
+    if is("egress") {
+        return commands::egress::run().number();
+    }
+    let done = if is("run") {
         run()
     } else {
         Cli::try_parse().map(|cli| perform(&cli.command))
@@ -113,6 +120,7 @@ fn perform(command: &Command) -> ExitCode {
         Command::Man(arguments) => commands::generate::man(arguments),
         Command::Schema(arguments) => commands::generate::schema(arguments),
         Command::AttackInside(arguments) => commands::doctor::inside(arguments),
+        Command::Egress => Ok(commands::egress::run()),
     };
     shown(result)
 }

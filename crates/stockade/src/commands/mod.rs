@@ -1,6 +1,7 @@
 //! One module a subcommand.
 
 pub mod doctor;
+pub mod egress;
 pub mod explain;
 pub mod generate;
 pub mod init;
