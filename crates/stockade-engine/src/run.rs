@@ -3,6 +3,8 @@
 //! Everything up to the gate can refuse, and then nothing was executed; after
 //! the gate there is always an outcome.
 
+mod opening;
+
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -21,12 +23,16 @@ use stockade_walls::process::{self as process_wall, Embryo, Sandbox, Start};
 use crate::events::{Decision, Event, ObjectKind, RunId};
 use crate::load::{LoadError, Loaded, Selection, load};
 use crate::log::{Log, LogError};
+use crate::notice::Notices;
 use crate::outcome::{End, LimitHit, Outcome};
 use crate::probe::{self, ProbeError};
 use crate::streams;
 use crate::supervise::{Supervised, Supervision, handled_signals};
 use crate::terminal::Terminals;
+use crate::way_out::tally::NetworkSummary;
+use crate::way_out::{Starting, WayOutError};
 use crate::{denials, doctor};
+use opening::Opening;
 
 /// What to run.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +44,25 @@ pub struct Request {
     /// Test aid: the name of a step that is made to fail.
     pub fail_step: Option<String>,
     pub corpus: Corpus,
+    /// What is done about destinations that no rule names.
+    pub unknown: Unknown,
+    /// Lines on standard error while the command runs.
+    pub notices: Notices,
+    /// The program that becomes the egress process when it is called as
+    /// `stockade egress`; this process's own when `None`.
+    pub egress_program: Option<PathBuf>,
+}
+
+/// What is done about a destination that no rule names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unknown {
+    /// What the policy says under `approval.network`.
+    #[default]
+    AsPolicy,
+    /// Permitted and recorded, as `stockade learn` does.
+    Learn,
+    /// A person is asked, as with `stockade learn --ask`.
+    Ask,
 }
 
 /// Whether the program of this process is granted inside, as the attack
@@ -79,6 +104,11 @@ pub enum Refusal {
     },
     #[error("no evidence for {}: the command was not started (AU2)", steps.join(", "))]
     Gate { steps: Vec<String> },
+    #[error(
+        "step {step} failed: {error}\n  remedy: `stockade doctor` says what this machine lacks; \
+         without a `network` part the command runs with no network at all"
+    )]
+    WayOut { step: String, error: WayOutError },
     #[error("there is no step called {0}\n  remedy: `stockade explain --verbose` lists the steps")]
     NoSuchStep(String),
     #[error("cannot set up {what}: {error}")]
@@ -101,6 +131,8 @@ fn list(items: &[Unenforceable]) -> String {
 pub struct Finished {
     pub outcome: Outcome,
     pub denials: Vec<Denial>,
+    /// What the way out came to, if there was one.
+    pub network: Option<NetworkSummary>,
     /// The log could not take the end of the run.
     pub log_error: Option<LogError>,
     /// Why the run was ended before the command was, if stockade failed.
@@ -114,6 +146,8 @@ pub struct Prepared {
     streams: streams::Prepared,
     signals: Signals,
     embryo: std::io::Result<Embryo>,
+    /// Started as soon as the policy is known to need one.
+    egress: Option<Starting>,
 }
 
 impl Prepared {
@@ -130,6 +164,7 @@ impl Prepared {
             streams,
             signals,
             embryo,
+            egress: None,
         })
     }
 
@@ -165,7 +200,30 @@ pub fn plan(request: &Request) -> Result<Planned, Refusal> {
 
 /// As [`plan`], with what is known of user namespaces.
 pub fn plan_with(request: &Request, user_namespaces: Ability) -> Result<Planned, Refusal> {
-    let mut loaded = load(&request.selection)?;
+    compiled(request, load(&request.selection)?, user_namespaces)
+}
+
+/// As [`plan`], for a run that is to follow: what takes its time is started as
+/// soon as the policy is known to need it.
+pub fn plan_to_run(request: &Request, prepared: &mut Prepared) -> Result<Planned, Refusal> {
+    let loaded = load(&request.selection)?;
+    if wants_way_out(request, &loaded) {
+        // A failure shows again, and is told, when the process is needed.
+        prepared.egress = Starting::spawn(request.egress_program.as_deref()).ok();
+    }
+    compiled(request, loaded, Ability::Yes)
+}
+
+/// Whether a plan for this policy has a network part.
+fn wants_way_out(request: &Request, loaded: &Loaded) -> bool {
+    request.unknown != Unknown::AsPolicy || !loaded.policy.network_allow.is_empty()
+}
+
+fn compiled(
+    request: &Request,
+    mut loaded: Loaded,
+    user_namespaces: Ability,
+) -> Result<Planned, Refusal> {
     if request.corpus == Corpus::Granted {
         loaded.policy.read.push(own_program()?);
     }
@@ -242,9 +300,11 @@ pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<F
     };
     let clock = Instant::now();
     let mut supervised = supervision.run();
+    let network = supervised.network.take();
     let outcome = outcome(planned, run.clone(), &supervised, clock.elapsed(), evidence);
     let mut finished = finish(planned, outcome, &supervised.last_words, &run, &log);
     finished.failure = supervised.failure.take();
+    finished.network = network;
     // Now at the latest everything of the sandbox is gone.
     drop(supervised);
     Ok(finished)
@@ -263,11 +323,19 @@ fn gate(
     let plan = &planned.plan;
     let fail_at = fail_at(request, plan)?;
     let system = |what| move |error| Refusal::System { what, error };
+    let early = prepared.egress.take();
+    let mut opening = Opening::begin(request, planned, early, run, fail_at)?;
+    let extras = opening.as_ref().map(Opening::extras).unwrap_or_default();
+    let extra_environment: Vec<(Vec<u8>, Vec<u8>)> = extras
+        .placeholders
+        .into_iter()
+        .map(|(name, value)| (name.into_bytes(), value.into_bytes()))
+        .collect();
     let start = Start {
         plan,
         control_groups: &planned.facts.control_groups,
-        extra_environment: &[],
-        authority: None,
+        extra_environment: &extra_environment,
+        authority: extras.authority.as_deref(),
         fail_at,
     };
     let embryo = prepared.launcher(plan)?;
@@ -283,7 +351,13 @@ fn gate(
     // started.
     let event = Event::run_planned(plan, &planned.digest.to_string());
     log.append(Some(run), &[event], SystemTime::now())?;
+    if let Some(opening) = &mut opening {
+        opening.await_ready()?;
+    }
     let mut gate = underway.finish(plan).map_err(refused)?;
+    if let Some(opening) = &mut opening {
+        opening.test(&mut gate)?;
+    }
     let missing = gate.missing_evidence(plan);
     if !missing.is_empty() {
         let steps = missing
@@ -292,6 +366,7 @@ fn gate(
             .collect();
         return Err(Refusal::Gate { steps });
     }
+    let on_terminal = streams.terminal.is_some();
     let terminals = match (streams.terminal, gate.terminal.take()) {
         (Some(caller), Some(master)) => {
             Some(Terminals::connect(caller, master).map_err(system("the terminal"))?)
@@ -300,6 +375,10 @@ fn gate(
     };
     let evidence = std::mem::take(&mut gate.evidence);
     let process = gate.pid();
+    let way_out = match opening {
+        Some(opening) => Some(opening.open(request, planned, run, log, process, on_terminal)?),
+        None => None,
+    };
     let out_of_memory = gate.out_of_memory().map_err(|error| Refusal::Wall {
         error,
         diagnosis: None,
@@ -317,6 +396,7 @@ fn gate(
         terminals,
         wall_time: plan.limits.wall_time_ms.map(Duration::from_millis),
         out_of_memory,
+        way_out,
         ended: None,
     };
     Ok((supervision, evidence))
@@ -338,6 +418,7 @@ fn refusal_event(refusal: &Refusal) -> Event {
             error: WallError::Step { name, detail, .. },
             ..
         } => Event::step_failed(name, detail),
+        Refusal::WayOut { step, error } => Event::step_failed(step, &error.to_string()),
         Refusal::Gate { steps } => Event::step_failed(&steps.join(", "), "no evidence"),
         other => Event::refused(None, &other.to_string(), ""),
     }
@@ -450,6 +531,7 @@ fn finish(
     Finished {
         outcome,
         denials,
+        network: None,
         log_error,
         failure: None,
     }

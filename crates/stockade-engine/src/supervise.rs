@@ -15,6 +15,8 @@ use stockade_walls::{self as walls, Report, Usage, WallError};
 use crate::outcome::{End, LimitHit};
 use crate::streams::{Input, Output, Wait};
 use crate::terminal::Terminals;
+use crate::way_out::tally::NetworkSummary;
+use crate::way_out::{self, WayOut};
 
 /// How long a private terminal may be silent once everything inside is gone.
 const TERMINAL_PATIENCE: Duration = Duration::from_secs(2);
@@ -29,6 +31,7 @@ pub struct Supervision {
     pub wall_time: Option<Duration>,
     /// Readable when the kernel killed a process because memory ran out.
     pub out_of_memory: Option<OwnedFd>,
+    pub way_out: Option<WayOut>,
     /// Set once the command is over; starts as `None`.
     pub ended: Option<(End, Usage)>,
 }
@@ -45,6 +48,8 @@ pub struct Supervised {
     pub sandbox: Sandbox,
     pub end: End,
     pub usage: Usage,
+    /// What the way out came to, if there was one.
+    pub network: Option<NetworkSummary>,
     /// The last that the command wrote as errors or on its terminal.
     pub last_words: Vec<u8>,
     /// Why supervision failed, if it did.
@@ -72,6 +77,7 @@ enum Source {
     Output(usize),
     Keys,
     Screen,
+    WayOut(way_out::Source),
 }
 
 impl Supervision {
@@ -95,6 +101,7 @@ impl Supervision {
             sandbox: self.sandbox,
             end,
             usage,
+            network: self.way_out.map(WayOut::finish),
             last_words,
             failure,
         }
@@ -141,14 +148,48 @@ impl Supervision {
                             self.terminals = None;
                         }
                     }
+                    Source::WayOut(source) => {
+                        if let Some(way_out) = &mut self.way_out {
+                            way_out.advance(source);
+                        }
+                    }
                     other => self.advance(other, events).map_err(system("relay"))?,
                 }
             }
             if self.ended.is_some() {
                 self.finish_output().map_err(system("relay"))?;
             }
+            self.attend().map_err(system("the terminal"))?;
         }
         Ok(())
+    }
+
+    /// Gives the terminal to a question of the way out, and takes it back
+    /// when that is answered.
+    fn attend(&mut self) -> io::Result<()> {
+        let Some(way_out) = &mut self.way_out else {
+            return Ok(());
+        };
+        if self.ended.is_some() {
+            way_out.close_question();
+        } else if way_out.wants_terminal() {
+            if let Some(terminals) = &mut self.terminals {
+                terminals.lend();
+            }
+            way_out.ask();
+        }
+        if !way_out.has_terminal()
+            && let Some(terminals) = &mut self.terminals
+        {
+            terminals.take_again()?;
+        }
+        Ok(())
+    }
+
+    /// Whether a question has the terminal: then nothing from inside is shown
+    /// and no key goes inside.
+    fn is_asking(&self) -> bool {
+        self.way_out.as_ref().is_some_and(WayOut::has_terminal)
     }
 
     /// Nobody inside writes any more.
@@ -193,7 +234,15 @@ impl Supervision {
                 descriptors.push(PollFd::new(event, PollFlags::IN));
             }
         }
-        self.add_streams(&mut sources, &mut descriptors);
+        if let Some(way_out) = &self.way_out {
+            for (source, descriptor) in way_out.waits_for() {
+                sources.push(Source::WayOut(source));
+                descriptors.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+            }
+        }
+        if !self.is_asking() {
+            self.add_streams(&mut sources, &mut descriptors);
+        }
         loop {
             let left = match deadline {
                 None => None,

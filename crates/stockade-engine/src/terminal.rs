@@ -28,6 +28,8 @@ pub struct Terminals {
     saved: Termios,
     /// The caller's terminal is in raw mode now.
     raw: bool,
+    /// Something of this process reads the caller's terminal meanwhile.
+    lent: bool,
     guard: Option<Guard>,
     to_master: Direction,
     to_caller: Direction,
@@ -67,6 +69,7 @@ impl Terminals {
             master,
             saved,
             raw: false,
+            lent: false,
             guard: None,
             to_master: Direction {
                 pending: Vec::new(),
@@ -88,9 +91,23 @@ impl Terminals {
         }
     }
 
+    /// Puts the caller's modes back, for a question of this process.
+    pub fn lend(&mut self) {
+        self.give_back();
+        self.lent = true;
+    }
+
+    /// The question is over.
+    pub fn take_again(&mut self) -> io::Result<()> {
+        match std::mem::take(&mut self.lent) {
+            true => self.take(),
+            false => Ok(()),
+        }
+    }
+
     /// Raw mode, if keys are relayed and this job is in the foreground.
     pub fn take(&mut self) -> io::Result<()> {
-        if !self.caller.reads || self.raw || !self.in_foreground() {
+        if self.lent || !self.caller.reads || self.raw || !self.in_foreground() {
             return Ok(());
         }
         if self.guard.is_none() {

@@ -47,6 +47,9 @@ enum Command {
     Init(commands::init::Args),
     Trust(commands::trust::Args),
     Untrust(commands::untrust::Args),
+    Learn(commands::learn::Args),
+    Approvals(commands::approvals::Args),
+    Reload(commands::reload::Args),
     Log(commands::log::Args),
     Completions(commands::generate::CompletionsArgs),
     Man(commands::generate::ManArgs),
@@ -115,6 +118,11 @@ fn perform(command: &Command) -> ExitCode {
         Command::Init(arguments) => commands::init::run(arguments),
         Command::Trust(arguments) => commands::trust::run(arguments),
         Command::Untrust(arguments) => commands::untrust::run(arguments),
+        Command::Learn(arguments) => Prepared::new()
+            .map_err(anyhow::Error::from)
+            .and_then(|prepared| commands::learn::run(arguments, prepared)),
+        Command::Approvals(arguments) => commands::approvals::run(arguments),
+        Command::Reload(arguments) => commands::reload::run(arguments),
         Command::Log(arguments) => commands::log::run(arguments),
         Command::Completions(arguments) => commands::generate::completions(arguments),
         Command::Man(arguments) => commands::generate::man(arguments),

@@ -86,6 +86,11 @@ impl Starting {
         Ok(Self { channel, process })
     }
 
+    /// Its process id.
+    pub fn process(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Hands the set-up over, without waiting for what comes of it.
     pub fn set_up(&self, set_up: &SetUp) -> Result<(), WayOutError> {
         Ok(self.channel.send_set_up(&ToEgress::SetUp, set_up)?)

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use serde_json::json;
+use stockade_engine::notice::Notices;
 use stockade_engine::outcome::{EXIT_NOT_FOUND, EXIT_REFUSED, End};
 use stockade_engine::run::{
-    Corpus, Finished, Planned, Prepared, Refusal, Request, plan, run as run_planned,
+    Corpus, Finished, Planned, Prepared, Refusal, Request, plan_to_run, run as run_planned,
 };
 use stockade_policy::path::printable;
 use stockade_sys::rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
@@ -90,6 +91,11 @@ pub fn run(arguments: &Args, prepared: Result<Prepared, Refusal>) -> anyhow::Res
         } else {
             Corpus::Absent
         },
+        notices: match arguments.quiet {
+            true => Notices::Silent,
+            false => Notices::Said,
+        },
+        ..Request::default()
     };
     let voice = if arguments.quiet {
         Voice::Quiet
@@ -143,7 +149,7 @@ pub fn perform(
 /// Creates or empties the file of a report. No link is followed, since an
 /// earlier run could have made it; below /dev and /proc none can, and there
 /// links are how a caller names its own descriptors.
-fn create(path: &Path) -> anyhow::Result<File> {
+pub fn create(path: &Path) -> anyhow::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
     let resolve = match path.starts_with("/dev") || path.starts_with("/proc") {
         true => ResolveFlags::empty(),
@@ -158,12 +164,13 @@ fn create(path: &Path) -> anyhow::Result<File> {
     }
 }
 
-fn attempt(
+/// Plans, runs and says how it ended.
+pub fn attempt(
     request: &Request,
-    prepared: Prepared,
+    mut prepared: Prepared,
     voice: Voice,
 ) -> Result<(Planned, Finished), Refusal> {
-    let planned = plan(request)?;
+    let planned = plan_to_run(request, &mut prepared)?;
     if voice != Voice::Quiet {
         for note in &planned.plan.notes {
             show::line(&format!("stockade: note: {note}"));
@@ -216,6 +223,9 @@ fn say_how_it_ended(finished: &Finished) {
     for denial in &finished.denials {
         show::denial(denial);
     }
+    if let Some(network) = &finished.network {
+        super::network::say(network);
+    }
     if let Some(failure) = &finished.failure {
         show::line(&format!(
             "stockade: the run was ended because stockade failed: {failure}"
@@ -241,6 +251,7 @@ fn report_json(planned: &Planned, finished: &Finished) -> anyhow::Result<serde_j
         .collect();
     if let Some(object) = report.as_object_mut() {
         object.insert("denials".into(), serde_json::to_value(denials)?);
+        object.insert("network".into(), serde_json::to_value(&finished.network)?);
     }
     Ok(report)
 }
@@ -277,6 +288,6 @@ fn write_report(mut file: File, report: &serde_json::Value) -> anyhow::Result<()
 }
 
 /// Exit codes fit a byte: waitpid(2) gives no more.
-fn code(code: i32) -> ExitCode {
+pub fn code(code: i32) -> ExitCode {
     ExitCode::from((code & 0xff) as u8)
 }
