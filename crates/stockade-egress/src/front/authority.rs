@@ -187,6 +187,22 @@ mod tests {
     }
 
     #[test]
+    fn row_15_an_address_with_a_zone_is_refused() {
+        for text in [
+            "[fe80::1%eth0]:443",
+            "[fe80::1%25eth0]:443",
+            "[fe80::1%2]:443",
+            "fe80::1%1:443",
+        ] {
+            assert!(connect(text).is_err(), "{text}");
+        }
+        assert_eq!(
+            connect("[2001:db8::1]:443").as_deref(),
+            Ok("[2001:db8::1]:443")
+        );
+    }
+
+    #[test]
     fn a_host_field_may_leave_the_port_out() {
         let authority = Authority::parse(b"A.test").expect("it is one");
         assert_eq!(authority.port(), None);
