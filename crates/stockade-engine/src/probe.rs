@@ -4,6 +4,8 @@
 //! be had is not tried here: the run itself tries, and its failure is
 //! diagnosed by the doctor. What is cheap and certain is.
 
+pub mod network;
+
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::AsFd;

@@ -230,6 +230,11 @@ fn compiled(
     let directory = directory(request, &loaded)?;
     let mut facts = probe::facts(&loaded.policy, &loaded.home, &directory)?;
     facts.user_namespaces = user_namespaces;
+    if wants_way_out(request, &loaded) {
+        facts.redirect = probe::network::redirect(&loaded.state).map_err(LoadError::from)?;
+        facts.ca_bundles = probe::network::ca_bundles();
+        facts.java_stores = probe::network::java_stores(&facts.environment);
+    }
     let command = CommandRequest {
         argv: request
             .argv

@@ -1,0 +1,191 @@
+//! Facts that a way out rests on: whether connections can be redirected here,
+//! and which files of certificate roots programs read.
+//!
+//! The redirect is tried once for each start of the machine: it takes a
+//! process and a network namespace, which a run has no time for. A cached
+//! answer is no promise; the run itself sets the redirect up and refuses when
+//! it cannot.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use stockade_policy::facts::Ability;
+use stockade_policy::path::AbsolutePath;
+use stockade_sys::network::redirect_ability;
+use stockade_sys::rustix;
+
+use crate::state::{StateDirectory, StateError};
+
+/// Name of the cached answer in the state directory.
+const CACHE: &str = "redirect";
+/// Longest cached answer, in bytes.
+const CACHE_BYTES_MAX: u64 = 1024;
+
+/// Where distributions put the roots that most programs read.
+const CA_BUNDLES: [&str; 6] = [
+    // Debian, Ubuntu, Arch, Alpine.
+    "/etc/ssl/certs/ca-certificates.crt",
+    // Fedora and its relatives.
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    // openSUSE.
+    "/etc/ssl/ca-bundle.pem",
+    "/var/lib/ca-certificates/ca-bundle.pem",
+    // OpenSSL's own default.
+    "/etc/ssl/cert.pem",
+];
+
+/// Trust stores of Java that are shared by installations.
+const JAVA_STORES: [&str; 2] = [
+    "/etc/ssl/certs/java/cacerts",
+    "/etc/pki/ca-trust/extracted/java/cacerts",
+];
+/// Where installations of Java are.
+const JAVA_HOMES: [&str; 2] = ["/usr/lib/jvm", "/usr/java"];
+/// Most installations that are looked at.
+const JAVA_HOMES_MAX: usize = 64;
+
+/// Whether this user may redirect connections on this kernel.
+pub fn redirect(state: &StateDirectory) -> Result<Ability, StateError> {
+    let key = key();
+    if let Some(known) = cached(state, &key)? {
+        return Ok(known);
+    }
+    let ability = tried();
+    keep(state, &key, &ability)?;
+    Ok(ability)
+}
+
+/// The same, without a look at what was found before.
+pub fn tried() -> Ability {
+    match redirect_ability() {
+        Ok(()) => Ability::Yes,
+        Err(error) => Ability::No {
+            reason: format!("this kernel has no nftables redirect for this user ({error})"),
+            remedy: remedy(&error).to_owned(),
+        },
+    }
+}
+
+/// Files of certificate roots (PEM), links resolved, each once.
+pub fn ca_bundles() -> Vec<AbsolutePath> {
+    existing(CA_BUNDLES.iter().map(PathBuf::from))
+}
+
+/// Trust stores of the Java installations, links resolved, each once.
+pub fn java_stores(environment: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<AbsolutePath> {
+    let named = environment
+        .get(&b"JAVA_HOME"[..])
+        .map(|home| PathBuf::from(std::ffi::OsStr::from_bytes(home)));
+    let installed = JAVA_HOMES
+        .iter()
+        .filter_map(|homes| std::fs::read_dir(homes).ok())
+        .flatten()
+        .flatten()
+        .map(|home| home.path())
+        .take(JAVA_HOMES_MAX);
+    let below = installed
+        .chain(named)
+        .flat_map(|home| ["lib", "jre/lib"].map(|lib| home.join(lib).join("security/cacerts")));
+    existing(JAVA_STORES.iter().map(PathBuf::from).chain(below))
+}
+
+fn existing(candidates: impl Iterator<Item = PathBuf>) -> Vec<AbsolutePath> {
+    let mut found: Vec<AbsolutePath> = candidates.filter_map(|path| resolved_file(&path)).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    found.retain(|path| seen.insert(path.clone()));
+    found
+}
+
+fn resolved_file(path: &Path) -> Option<AbsolutePath> {
+    let resolved = std::fs::canonicalize(path).ok()?;
+    let is_file = std::fs::metadata(&resolved).is_ok_and(|status| status.is_file());
+    AbsolutePath::parse(resolved.as_os_str().as_bytes())
+        .ok()
+        .filter(|_| is_file)
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "allow unprivileged user namespaces; `stockade doctor` says how"
+        }
+        _ => "load the modules nf_tables, nft_chain_nat and nft_redir (`modprobe nft_redir`)",
+    }
+}
+
+/// What an answer holds for: this start of this kernel, and this user.
+fn key() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let uname = rustix::system::uname();
+    format!(
+        "{} {} {}",
+        boot.trim(),
+        uname.release().to_string_lossy(),
+        rustix::process::geteuid().as_raw()
+    )
+}
+
+/// Only "yes" is remembered: what was missing may have been added since.
+fn cached(state: &StateDirectory, key: &str) -> Result<Option<Ability>, StateError> {
+    let Some(file) = state.open_existing(CACHE, OFlags::RDONLY)? else {
+        return Ok(None);
+    };
+    let mut text = String::new();
+    let read = file.take(CACHE_BYTES_MAX).read_to_string(&mut text);
+    Ok((read.is_ok() && text == key).then_some(Ability::Yes))
+}
+
+fn keep(state: &StateDirectory, key: &str, ability: &Ability) -> Result<(), StateError> {
+    if *ability != Ability::Yes {
+        return Ok(());
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+    let mut file = state.open_file(CACHE, flags)?;
+    // A write that is cut short leaves no valid key: it is tried again then.
+    let _short = file.write_all(key.as_bytes()).is_err();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_answer_for_this_start_of_the_machine_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().canonicalize().unwrap().join("state");
+        let path = AbsolutePath::parse(path.to_str().unwrap()).unwrap();
+        let state = StateDirectory::open_at(&path).unwrap();
+        assert_eq!(cached(&state, "now").unwrap(), None);
+        keep(&state, "now", &Ability::Yes).unwrap();
+        assert_eq!(cached(&state, "now").unwrap(), Some(Ability::Yes));
+        assert_eq!(cached(&state, "later").unwrap(), None);
+        let no = Ability::No {
+            reason: String::new(),
+            remedy: String::new(),
+        };
+        keep(&state, "later", &no).unwrap();
+        assert_eq!(cached(&state, "later").unwrap(), None);
+    }
+
+    #[test]
+    fn a_store_behind_links_is_found_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = directory.path().canonicalize().unwrap();
+        let store = home.join("lib/security/cacerts");
+        std::fs::create_dir_all(store.parent().unwrap()).unwrap();
+        std::fs::write(&store, b"").unwrap();
+        std::os::unix::fs::symlink("lib", home.join("jre")).unwrap();
+        let link = home.join("link");
+        std::os::unix::fs::symlink(&store, &link).unwrap();
+        let found = existing([link, store.clone(), home.join("nothing")].into_iter());
+        assert_eq!(
+            found,
+            [AbsolutePath::parse(store.to_str().unwrap()).unwrap()]
+        );
+    }
+}
