@@ -1,4 +1,9 @@
 //! Attacks on the network: NT1.
+//!
+//! In a sandbox with a way out every address is a local one, and connections
+//! are taken over by whoever judges them: that a call succeeds says little.
+//! An address that is our own leads nowhere, and what may not leave is closed
+//! at once.
 
 use super::attacks;
 use crate::{Stage, Verdict};
@@ -61,6 +66,9 @@ attacks! {
     NT1 "nt1-udp-lite", Ordinary, Never("depends on the machine's routes"),
         "finds a way out for UDP-Lite"
         => |_| Verdict::of(connect_datagram(136), |()| "there is a way out".into());
+    NT1 "nt1-loopback-prefix", Ordinary, Never("depends on the machine's routes"),
+        "finds a way out from an address that it gives itself"
+        => |_| Verdict::of(connect_from_elsewhere(), |()| "there is a way out".into());
     NT1 "nt1-icmp", Ordinary, Plain, "makes sockets for ICMP"
         => |_| Verdict::all([
             made("ICMP", 2, 3, 1),
@@ -75,6 +83,8 @@ attacks! {
         => |_| Verdict::all([made("vsock", 40, 1, 0), made("vsock datagram", 40, 2, 0)]);
     NT1 "nt1-netlink-route", Ordinary, Apart,
         "changes a network interface through netlink" => change_interface;
+    NT1 "nt1-netlink-routes", Ordinary, Apart,
+        "adds a route of its own and takes away the sandbox's through netlink" => change_routes;
     NT1 "nt1-netlink-others", Ordinary, Plain, "makes netlink sockets other than for routes"
         => |_| Verdict::all([("audit", 9), ("netfilter", 12), ("events", 15), ("transforms", 6),
             ("connector", 11), ("crypto", 21), ("generic", 16)]
@@ -97,15 +107,28 @@ attacks! {
         "connects to sockets of container engines, D-Bus, X11 and whatever is in /run" => daemons;
 }
 
-/// Connects and says a word, so that the host hears it.
 fn connect(address: &SocketAddr) -> Verdict {
     let connected = TcpStream::connect_timeout(address, PATIENCE);
     match connected {
-        Ok(_) => Verdict::Escaped(format!("connected to {address}")),
+        Ok(stream) => stays_open(&stream.into(), address),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
             Verdict::Stopped("no answer".into())
         }
         Err(error) => Verdict::refused(&error),
+    }
+}
+
+/// Whether a connection goes on for a moment: nobody whom these attacks call
+/// says anything, but one that may not leave is closed at once.
+fn stays_open(connection: &OwnedFd, address: &SocketAddr) -> Verdict {
+    let wait = rustix::net::sockopt::Timeout::Recv;
+    let closed = rustix::net::sockopt::set_socket_timeout(connection, wait, Some(PATIENCE))
+        .and_then(|()| rustix::io::read(connection, &mut [0; 16]));
+    match closed {
+        Ok(0) | Err(rustix::io::Errno::CONNRESET) => {
+            Verdict::Stopped("closed by who took it over".into())
+        }
+        _ => Verdict::Escaped(format!("connected to {address}")),
     }
 }
 
@@ -123,36 +146,60 @@ fn spellings(stage: &Stage) -> Verdict {
     Verdict::all(addresses.map(|address| connect(&SocketAddr::new(address, port))))
 }
 
-fn over_tcp(stage: &Stage, attempt: impl Fn(&SocketAddr) -> io::Result<()>) -> Verdict {
+fn over_tcp(stage: &Stage, attempt: impl Fn(&SocketAddr) -> io::Result<OwnedFd>) -> Verdict {
     Verdict::all(
         stage
             .tcp
             .iter()
             .filter(|address| address.is_ipv4())
-            .map(|address| Verdict::of(attempt(address), |()| format!("reached {address}"))),
+            .map(|address| match attempt(address) {
+                Ok(connection) => stays_open(&connection, address),
+                Err(error) => Verdict::refused(&error),
+            }),
     )
 }
 
-fn fast_open(address: &SocketAddr, protocol: Option<Protocol>) -> io::Result<()> {
+fn fast_open(address: &SocketAddr, protocol: Option<Protocol>) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, protocol)?;
     let flags = SendFlags::from_bits_retain(0x2000_0000);
     rustix::net::sendto(&socket, b"attacked", flags, address)?;
-    Ok(())
+    Ok(socket)
 }
 
-fn connect_with(address: &SocketAddr, protocol: u32) -> io::Result<()> {
+fn connect_with(address: &SocketAddr, protocol: u32) -> io::Result<OwnedFd> {
     let socket = socket(2, 1, protocol)?;
-    Ok(rustix::net::connect(&socket, address)?)
+    rustix::net::connect(&socket, address)?;
+    Ok(socket)
 }
 
-/// Connecting a datagram socket sends nothing; it only finds a route, here to
-/// an address for documentation.
+/// An address for documentation (RFC 5737), so nobody's.
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// Connecting a datagram socket sends nothing; it only finds a route.
 fn connect_datagram(protocol: u32) -> io::Result<()> {
     let socket = socket(2, 2, protocol)?;
-    Ok(rustix::net::connect(
-        &socket,
-        &SocketAddr::from(([192, 0, 2, 1], 9)),
-    )?)
+    find_route(&socket)
+}
+
+fn connect_from_elsewhere() -> io::Result<()> {
+    let socket = socket(2, 2, 0)?;
+    rustix::net::bind(&socket, &SocketAddr::from(([198, 51, 100, 7], 0)))?;
+    find_route(&socket)
+}
+
+/// Fails as if there were no route when it leads to this machine itself: then
+/// a socket that is bound to the address takes what another one sends there.
+fn find_route(socket: &OwnedFd) -> io::Result<()> {
+    let listener = UdpSocket::bind((ELSEWHERE, 0));
+    let port = match &listener {
+        Ok(listener) => listener.local_addr()?.port(),
+        Err(_) => 9,
+    };
+    rustix::net::connect(socket, &SocketAddr::from((ELSEWHERE, port)))?;
+    match listener {
+        Ok(_) => Err(rustix::io::Errno::NETUNREACH.into()),
+        Err(_) => Ok(()),
+    }
 }
 
 fn socket(family: u16, kind: u32, protocol: u32) -> io::Result<OwnedFd> {
@@ -190,7 +237,12 @@ fn broadcast(_: &Stage) -> Verdict {
     let send = || -> io::Result<usize> {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         socket.set_broadcast(true)?;
-        socket.send_to(b"attacked", "255.255.255.255:9")
+        socket.connect("255.255.255.255:9")?;
+        // From the loopback it goes no further.
+        match socket.local_addr()?.ip().is_loopback() {
+            true => Err(rustix::io::Errno::NETUNREACH.into()),
+            false => socket.send(b"attacked"),
+        }
     };
     Verdict::of(send(), |_| "sent".into())
 }
@@ -207,13 +259,22 @@ fn dns(_: &Stage) -> Verdict {
         })
         .chain([IpAddr::from([127, 0, 0, 53]), IpAddr::from([8, 8, 8, 8])]);
     Verdict::all(servers.map(|server| match ask(server) {
-        Ok(()) => Verdict::Escaped(format!("{server} answered")),
+        Ok(Found::Nothing) => Verdict::Stopped("an answer that knows nothing".into()),
+        Ok(Found::Something) => Verdict::Escaped(format!("{server} answered")),
         Err(error) => Verdict::Stopped(crate::verdict::error_name(&error)),
     }))
 }
 
+/// What an answer holds.
+enum Found {
+    /// No record, or only an address for benchmarks (RFC 2544), which stands
+    /// for a name inside the sandbox.
+    Nothing,
+    Something,
+}
+
 /// Asks for the addresses of `example.com`.
-fn ask(server: IpAddr) -> io::Result<()> {
+fn ask(server: IpAddr) -> io::Result<Found> {
     let own = if server.is_ipv4() {
         "0.0.0.0:0"
     } else {
@@ -224,7 +285,17 @@ fn ask(server: IpAddr) -> io::Result<()> {
     socket.connect((server, 53))?;
     let question = b"\x13\x37\x01\0\0\x01\0\0\0\0\0\0\x07example\x03com\0\0\x01\0\x01";
     socket.send(question)?;
-    socket.recv(&mut [0; 512]).map(drop)
+    let mut answer = [0; 512];
+    let length = socket.recv(&mut answer)?;
+    let records = answer[6..8] != [0, 0];
+    let stand_in = answer[..length].windows(2).any(|pair| {
+        // The first bytes of 198.18.0.0/15.
+        pair == [198, 18] || pair == [198, 19]
+    });
+    Ok(match records && !stand_in {
+        true => Found::Something,
+        false => Found::Nothing,
+    })
 }
 
 /// RTM_SETLINK that takes the first interface, the loopback, up (rtnetlink(7)).
@@ -238,6 +309,45 @@ fn change_interface(_: &Stage) -> Verdict {
     message.extend([1_u32, 1, 1].iter().flat_map(|word| word.to_ne_bytes()));
     match exchange(&message) {
         Ok(0) => Verdict::Escaped("changed an interface".into()),
+        Ok(number) => Verdict::refused(&io::Error::from_raw_os_error(-number)),
+        Err(error) => Verdict::refused(&error),
+    }
+}
+
+/// Routes need an interface that is up. 203.0.113.0/24 is for documentation;
+/// the route to everything is the one that a sandbox with a way out has.
+fn change_routes(stage: &Stage) -> Verdict {
+    const DOCUMENTATION: (u8, [u8; 4]) = (24, [203, 0, 113, 0]);
+    const EVERYTHING: (u8, [u8; 4]) = (0, [0; 4]);
+    // Requests with an acknowledgement, the first one to create.
+    let (new, old) = ((24, 0x405), (25, 5));
+    // Whether this much is possible is another attack's question.
+    let _up = matches!(change_interface(stage), Verdict::Escaped(_));
+    Verdict::all([
+        change_route(new, DOCUMENTATION),
+        change_route(old, EVERYTHING),
+    ])
+}
+
+/// RTM_NEWROUTE or RTM_DELROUTE (rtnetlink(7)) with these flags.
+fn change_route((kind, flags): (u16, u16), (bits, network): (u8, [u8; 4])) -> Verdict {
+    let mut message = 44_u32.to_ne_bytes().to_vec();
+    message.extend_from_slice(&kind.to_ne_bytes());
+    message.extend_from_slice(&flags.to_ne_bytes());
+    message.extend_from_slice(&[0; 8]);
+    // struct rtmsg: family, lengths of destination and source, TOS, table
+    // `local`, protocol, scope `host`, type `local`, flags.
+    message.extend_from_slice(&[2, bits, 0, 0, 255, 4, 254, 2, 0, 0, 0, 0]);
+    // RTA_OIF: the loopback.
+    message.extend_from_slice(&8_u16.to_ne_bytes());
+    message.extend_from_slice(&4_u16.to_ne_bytes());
+    message.extend_from_slice(&1_u32.to_ne_bytes());
+    // RTA_DST
+    message.extend_from_slice(&8_u16.to_ne_bytes());
+    message.extend_from_slice(&1_u16.to_ne_bytes());
+    message.extend_from_slice(&network);
+    match exchange(&message) {
+        Ok(0) => Verdict::Escaped("changed a route".into()),
         Ok(number) => Verdict::refused(&io::Error::from_raw_os_error(-number)),
         Err(error) => Verdict::refused(&error),
     }
