@@ -7,7 +7,23 @@
 //! [`forward::serve_tls`], [`forward::serve_plain`] and
 //! [`forward::serve_proxy`].
 
+mod activity;
 pub mod authority;
+mod body;
+pub mod environment;
+mod exchange;
+pub mod forward;
+mod frames;
+mod gated;
 pub mod graphql;
+mod message;
+mod outgoing;
+mod refusal;
 pub mod roots;
+mod tasks;
 pub mod tls;
+mod upstream;
+mod websocket;
+
+#[cfg(test)]
+mod tests;

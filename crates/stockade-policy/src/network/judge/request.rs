@@ -104,6 +104,7 @@ enum Miss {
     Method,
     Query,
     Header,
+    EncodedSlash,
     Websocket,
     DnsMessage,
 }
@@ -146,6 +147,9 @@ impl Asked<'_> {
             (None, None) => &none,
         };
         matches_content(content, patterns, self.request)?;
+        if has_encoded_slash(self.request.path) && !content.encoded_slash {
+            return Err(Miss::EncodedSlash);
+        }
         if self.request.upgrade_websocket && !takes_websockets(rule, self.bound) {
             return Err(Miss::Websocket);
         }
@@ -208,6 +212,10 @@ impl Asked<'_> {
             Miss::Header => (
                 "header",
                 format!("the headers are not as {id} ({origin}) demands them"),
+            ),
+            Miss::EncodedSlash => (
+                "path",
+                format!("{id} ({origin}) does not keep an encoded slash or backslash in paths"),
             ),
             Miss::Websocket => (
                 "websocket",
@@ -275,6 +283,11 @@ fn matches_content(
         }
     }
     Ok(())
+}
+
+/// Servers differ on whether such a slash separates (row 36).
+fn has_encoded_slash(path: &str) -> bool {
+    path.contains("%2F") || path.contains("%5C")
 }
 
 fn values<'a>(pairs: &'a [(String, String)], name: &'a str) -> impl Iterator<Item = &'a str> {
