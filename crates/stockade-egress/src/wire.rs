@@ -74,7 +74,7 @@ pub enum ToEgress {
 pub enum Listener {
     /// TCP, 127.0.0.1:3128 or [::1]:3128: HTTP proxy and SOCKS5.
     Proxy,
-    /// TCP, every address: redirected connections (SO_ORIGINAL_DST).
+    /// TCP, 127.0.0.1 and ::1: redirected connections (SO_ORIGINAL_DST).
     Transparent,
     /// UDP port 53, every address, with the destination in its messages
     /// (IP_PKTINFO, IPV6_RECVPKTINFO).

@@ -23,8 +23,8 @@ use crate::wire::Listener;
 /// How many connections wait to be accepted, of each listener.
 const BACKLOG: i32 = 512;
 /// Unconnected sockets of each family for the self-test.
-const PROBES_TCP: usize = 8;
-const PROBES_UDP: usize = 4;
+const PROBES_TCP: usize = 6;
+const PROBES_UDP: usize = 3;
 /// Port of DNS (RFC 1035).
 const NAMES_PORT: u16 = 53;
 /// Longest path of a unix socket, without the NUL (unix(7)).

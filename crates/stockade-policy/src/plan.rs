@@ -235,7 +235,7 @@ pub struct MaskPath {
 pub enum Listener {
     /// TCP on [`PROXY_PORT`] of 127.0.0.1 and ::1: HTTP proxy and SOCKS5.
     Proxy,
-    /// TCP on [`TRANSPARENT_PORT`] of every address.
+    /// TCP on [`TRANSPARENT_PORT`] of 127.0.0.1 and ::1, where the redirect leads.
     Transparent,
     /// UDP port 53 of every address.
     NamesUdp,

@@ -1,10 +1,11 @@
-//! Messages with descriptors over unix sockets (SCM_RIGHTS in unix(7)).
+//! Messages with descriptors over unix sockets (SCM_RIGHTS in unix(7)). A call
+//! that a signal interrupts is made again.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
@@ -49,7 +50,8 @@ pub fn send(
         Wait::Yes => SendFlags::NOSIGNAL,
         Wait::No => SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
     };
-    match sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)? {
+    let sent = retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags))?;
+    match sent {
         sent if sent == bytes.len() => Ok(()),
         _ => Err(io::ErrorKind::WriteZero.into()),
     }
@@ -65,7 +67,7 @@ pub fn receive(
     // The length first: a buffer for the longest message would touch many
     // pages for most messages' few bytes.
     let peek = RecvFlags::PEEK | RecvFlags::TRUNC | flags(wait);
-    let length = match recv(socket, &mut [0u8; 0][..], peek) {
+    let length = match retry_on_intr(|| recv(socket, &mut [0u8; 0][..], peek)) {
         Ok((_, length)) => length,
         Err(Errno::CONNRESET) => 0,
         Err(error) => return Err(error.into()),
@@ -94,7 +96,8 @@ pub fn receive_into(
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | flags(wait);
     let mut parts = [IoSliceMut::new(buffer)];
-    let received = match recvmsg(socket, &mut parts, &mut ancillary, flags) {
+    let received = retry_on_intr(|| recvmsg(socket, &mut parts, &mut ancillary, flags));
+    let received = match received {
         Ok(received) => received,
         Err(Errno::CONNRESET) => return Ok(None),
         Err(error) => return Err(error.into()),

@@ -112,8 +112,8 @@ fn check_what_came(listeners: &[(Listener, OwnedFd)]) {
     for listener in plan::listeners() {
         let wanted = match listener {
             Listener::Unix { .. } | Listener::Supply => 1,
-            Listener::ProbeTcp => 16,
-            Listener::ProbeUdp => 8,
+            Listener::ProbeTcp => 12,
+            Listener::ProbeUdp => 6,
             _ => 2,
         };
         assert_eq!(count(&listener), wanted, "{listener:?}");
