@@ -22,7 +22,6 @@ use crate::confine::{self, Needs};
 use crate::context::Context;
 use crate::control;
 use crate::ingress::Gate;
-use crate::inspect::inspection::{Announced, Inspection};
 use crate::offers::{self, Published, Supply};
 use crate::resolve::Resolver;
 use crate::self_test::{self, Probes};
@@ -86,24 +85,15 @@ impl Failure {
 /// `None` when the engine went away or changed its mind.
 fn start(control: &OwnedFd) -> Result<Option<Ready>, Failure> {
     confine::harden(control.as_fd()).map_err(Failure::of("process"))?;
-    let Some(mut set_up) = take_set_up(control)? else {
+    let Some(set_up) = take_set_up(control)? else {
         return Ok(None);
     };
     let needs = needs(&set_up);
     let resolver = Resolver::new(&set_up.network);
-    let inspection = Inspection::new(&mut set_up).map_err(Failure::of("credentials"))?;
-    let (
-        inspection,
-        Announced {
-            authority,
-            placeholders,
-        },
-    ) = inspection;
-    let context = Context::new(set_up.network, resolver, inspection);
-    let context = context.map_err(Failure::of("rules"))?;
+    let context = Context::new(set_up.network, resolver).map_err(Failure::of("rules"))?;
     let ready = FromEgress::Ready {
-        authority,
-        placeholders,
+        authority: None,
+        placeholders: Vec::new(),
     };
     control::send(control.as_fd(), &ready, Wait::Yes).map_err(Failure::of("control"))?;
     let Some(listeners) = take_listeners(control)? else {
@@ -382,11 +372,8 @@ async fn obey(context: &Rc<Context>, control: &UnixDatagram) -> Order {
 
 /// New rules, understood as a whole before they hold.
 fn replace(context: &Rc<Context>, descriptors: Vec<OwnedFd>) -> Result<u64, String> {
-    let mut set_up = control::read_set_up(descriptors).map_err(|error| error.to_string())?;
-    let secrets = context.inspection.prepare(&mut set_up)?;
-    let generation = context.replace(set_up.network)?;
-    context.inspection.replace(secrets);
-    Ok(generation)
+    let set_up = control::read_set_up(descriptors).map_err(|error| error.to_string())?;
+    context.replace(set_up.network)
 }
 
 /// Sends what is queued, oldest first; ends when the engine is gone.

@@ -13,6 +13,7 @@ use stockade_policy::compile::{self, CommandRequest};
 use stockade_policy::decide::Denial;
 use stockade_policy::digest::{Digest, digest};
 use stockade_policy::facts::{Ability, Facts};
+use stockade_policy::network::rules::Approval;
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{Form, Plan, Rule, Unenforceable};
 use stockade_policy::policy::{GrantTarget, PathGrant};
@@ -216,7 +217,7 @@ pub fn plan_to_run(request: &Request, prepared: &mut Prepared) -> Result<Planned
 
 /// Whether a plan for this policy has a network part.
 fn wants_way_out(request: &Request, loaded: &Loaded) -> bool {
-    request.unknown != Unknown::AsPolicy || !loaded.policy.network_allow.is_empty()
+    request.unknown != Unknown::AsPolicy || loaded.policy.network.opens_anything()
 }
 
 fn compiled(
@@ -226,6 +227,11 @@ fn compiled(
 ) -> Result<Planned, Refusal> {
     if request.corpus == Corpus::Granted {
         loaded.policy.read.push(own_program()?);
+    }
+    match request.unknown {
+        Unknown::AsPolicy => {}
+        Unknown::Learn => loaded.policy.network.approval = Approval::Learn,
+        Unknown::Ask => loaded.policy.network.approval = Approval::Ask,
     }
     let directory = directory(request, &loaded)?;
     let mut facts = probe::facts(&loaded.policy, &loaded.home, &directory)?;

@@ -3,8 +3,8 @@
 //!
 //! Pure: the same values always give the same plan. The parts are apart:
 //! `questions` says what must be known, `machine` and `places` refuse,
-//! `view` lays out the file system, `limits` and `environment` fill in the
-//! numbers and variables, `steps` puts the actions in order, and
+//! `view` lays out the file system, `network` opens the way out,
+//! `limits` and `environment` fill in the numbers and variables, `steps` puts the actions in order, and
 //! `guarantees` says what each promise rests on.
 
 mod environment;
@@ -12,6 +12,7 @@ mod findings;
 mod guarantees;
 mod limits;
 mod machine;
+mod network;
 pub(crate) mod places;
 mod questions;
 pub(crate) mod secrets;
@@ -57,9 +58,26 @@ pub fn compile(
     let directory = places::check(policy, facts, &command, &mut findings);
     let limits = limits::resolve(policy, facts, &mut findings);
     let view = view::lay_out(policy, facts, &limits, &mut findings);
-    let environment = environment::inside(policy, facts, &view);
-    let steps = steps::in_order(policy, facts, &view, &limits, &directory);
-    let guarantees = guarantees::judge(policy, facts, &limits, &steps, &mut findings);
+    let opened = network::open(policy, facts, &view, &mut findings);
+    let environment = environment::inside(policy, facts, &view, opened.as_ref());
+    let parts = steps::Parts {
+        policy,
+        facts,
+        view: &view,
+        limits: &limits,
+        directory: &directory,
+        network: opened.as_ref(),
+    };
+    let steps = steps::in_order(&parts);
+    let network = opened.map(|opened| opened.plan);
+    let guarantees = guarantees::judge(
+        policy,
+        facts,
+        &limits,
+        network.as_ref(),
+        &steps,
+        &mut findings,
+    );
     let notes = findings.into_notes()?;
     Ok(Plan {
         form: policy.form,
@@ -76,7 +94,7 @@ pub fn compile(
         masks: view.masks,
         limits,
         nested_sandbox: policy.nested_sandbox.is_some(),
-        network: None,
+        network,
         steps,
         guarantees,
         notes,

@@ -8,10 +8,11 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use crate::guarantee::Guarantee;
+use crate::network::rules::Target;
 use crate::path::AbsolutePath;
 use crate::policy::{GrantTarget, NamedSet};
 use crate::sets;
-use crate::value::{HostPattern, HostReach};
+use crate::value::HostReach;
 
 /// What the relation depends on beside the two values.
 pub(crate) struct Scope<'a> {
@@ -27,6 +28,13 @@ impl<'a> Scope<'a> {
             system: OnceCell::new(),
             toolchains: OnceCell::new(),
         }
+    }
+
+    /// For what does not depend on a home: hosts, names, guarantees.
+    pub(crate) fn without_home() -> Scope<'static> {
+        static ROOT: std::sync::LazyLock<AbsolutePath> =
+            std::sync::LazyLock::new(AbsolutePath::root);
+        Scope::new(&ROOT)
     }
 
     /// The paths that the set stands for on every machine: the environment can
@@ -77,25 +85,33 @@ impl Contained for GrantTarget {
     }
 }
 
-impl Contained for HostPattern {
-    /// A pattern without a port and one with a port are never compared: which
-    /// ports the former stands for is decided elsewhere.
+impl Contained for Target {
     fn covers(&self, other: &Self, _: &Scope<'_>) -> bool {
-        if self.port != other.port {
-            return false;
-        }
+        let (
+            Self::Host { reach, name },
+            Self::Host {
+                reach: inner,
+                name: other,
+            },
+        ) = (self, other)
+        else {
+            return match (self, other) {
+                (Self::Network(outer), Self::Network(inner)) => outer.covers(inner),
+                // A name says nothing about addresses, nor the other way round.
+                _ => false,
+            };
+        };
         let below = other
-            .host
-            .strip_suffix(&self.host)
+            .strip_suffix(name.as_str())
             .and_then(|labels| labels.strip_suffix('.'));
-        match (self.reach, other.reach) {
-            (HostReach::Exact, reach) => reach == HostReach::Exact && self.host == other.host,
+        match (reach, inner) {
+            (HostReach::Exact, inner) => *inner == HostReach::Exact && name == other,
             (HostReach::OneLabel, HostReach::Exact) => {
                 below.is_some_and(|label| !label.contains('.'))
             }
-            (HostReach::OneLabel, reach) => reach == HostReach::OneLabel && self.host == other.host,
+            (HostReach::OneLabel, inner) => *inner == HostReach::OneLabel && name == other,
             (HostReach::AnyLabels, HostReach::Exact) => below.is_some(),
-            (HostReach::AnyLabels, _) => below.is_some() || self.host == other.host,
+            (HostReach::AnyLabels, _) => below.is_some() || name == other,
         }
     }
 }
@@ -127,8 +143,8 @@ mod tests {
 
     fn covers(outer: &str, inner: &str) -> bool {
         let home = AbsolutePath::root();
-        let host = |text| value::host(text).unwrap();
-        host(outer).covers(&host(inner), &Scope::new(&home))
+        let target = |text| value::denied(text).unwrap().target;
+        target(outer).covers(&target(inner), &Scope::new(&home))
     }
 
     #[test]
@@ -140,7 +156,8 @@ mod tests {
             ("**.example", "a.b.example"),
             ("**.example", "*.example"),
             ("**.example", "**.a.example"),
-            ("a.example:443", "a.example:443"),
+            ("10.0.0.0/8", "10.1.0.0/16"),
+            ("10.0.0.0/8", "10.0.0.0/8"),
         ] {
             assert!(covers(outer, inner), "{outer} {inner}");
         }
@@ -151,8 +168,8 @@ mod tests {
             ("**.example", "a.badexample"),
             ("*.example", "**.example"),
             ("*.example", "*.a.example"),
-            ("a.example", "a.example:443"),
-            ("a.example:443", "a.example"),
+            ("10.1.0.0/16", "10.0.0.0/8"),
+            ("a.example", "10.0.0.0/8"),
             ("a.example", "*.example"),
         ] {
             assert!(!covers(outer, inner), "{outer} {inner}");

@@ -6,6 +6,10 @@ use serde::Serialize;
 use crate::compile::{places, secrets};
 use crate::credentials;
 use crate::git;
+use crate::network;
+use crate::network::destination::{Destination, Host, RawHost};
+use crate::network::judge::Ruling;
+use crate::network::rules::{Approval, TlsMode};
 use crate::path::{AbsolutePath, printable};
 use crate::plan::{Access, Action, Form, Grant, Mask, Plan, Rule};
 
@@ -58,12 +62,20 @@ pub struct DenialV1 {
 
 /// Decides one question. What is hidden stays hidden, whatever is granted
 /// below it; else the most specific grant speaks.
+///
+/// Of rules that expire it is assumed that they have: [`decide_at`] knows the
+/// moment.
 pub fn decide(plan: &Plan, question: &Question) -> Decision {
+    decide_at(plan, question, u64::MAX)
+}
+
+/// As [`decide`], at a moment in seconds since 1970: rules may expire.
+pub fn decide_at(plan: &Plan, question: &Question, now_unix: u64) -> Decision {
     let (path, need) = match question {
         Question::Read(path) => (path, Need::Read),
         Question::Write(path) => (path, Need::Write),
         Question::Execute(path) => (path, Need::Execute),
-        Question::Connect { host, .. } => return connect(plan, question, host),
+        Question::Connect { host, port } => return connect(plan, question, host, *port, now_unix),
     };
     let place = follow(plan, path);
     let judge = Judge {
@@ -293,33 +305,117 @@ fn home(plan: &Plan) -> AbsolutePath {
         .unwrap_or_else(AbsolutePath::root)
 }
 
-fn connect(plan: &Plan, question: &Question, host: &str) -> Decision {
-    let loopback = matches!(host, "localhost" | "::1" | "[::1]")
-        || host
-            .parse::<std::net::Ipv4Addr>()
-            .is_ok_and(|address| address.is_loopback());
-    if loopback && plan.form == Form::Namespaces {
+/// The same judge as in the egress process. What only shows when a name is
+/// resolved, the addresses, is not known here.
+fn connect(plan: &Plan, question: &Question, host: &str, port: u16, now_unix: u64) -> Decision {
+    let destination = match Destination::new(RawHost::Text(host.as_bytes()), port) {
+        Ok(destination) => destination,
+        Err(error) => {
+            let rule = network_rule("no request names it");
+            return unreachable(question, rule, error.to_string(), None);
+        }
+    };
+    if let Some(decision) = own_loopback(plan, &destination) {
+        return decision;
+    }
+    let Some(network) = &plan.network else {
+        let rule = network_rule("an empty list denies all");
+        let grant = match plan.form {
+            Form::Namespaces => grant_of(&destination),
+            Form::LandlockOnly => None,
+        };
+        let reason = "the network is denied as a whole".to_owned();
+        return unreachable(question, rule, reason, grant);
+    };
+    let judge = match network::Judge::new(network.clone()) {
+        Ok(judge) => judge,
+        Err(error) => {
+            let rule = network_rule("a plan with such a rule is refused");
+            return unreachable(question, rule, error, None);
+        }
+    };
+    match judge.connection(&destination, now_unix) {
+        Ruling::Permit(passage) => {
+            let note = match passage.tls {
+                TlsMode::Inspect => "each request is judged by its rules",
+                TlsMode::Passthrough => "TLS is held to this name and passes unread",
+                TlsMode::Raw => "any bytes pass",
+            };
+            permit(&passage.rule, Some(note))
+        }
+        Ruling::Unknown(denial) if network.approval == Approval::Ask => {
+            let rule = network_rule("what no rule names is asked");
+            let reason = format!("{}; you are asked during the run", denial.reason);
+            unreachable(question, rule, reason, denial.smallest_grant)
+        }
+        Ruling::Unknown(denial) | Ruling::Denied(denial) => {
+            let rule = Rule {
+                id: denial.rule,
+                origin: denial.origin,
+                reason: denial.reason.clone(),
+            };
+            unreachable(question, rule, denial.reason, denial.smallest_grant)
+        }
+    }
+}
+
+/// Ports inside that lead nowhere but to this run's own servers, unless the
+/// plan offers one of the host's there.
+fn own_loopback(plan: &Plan, destination: &Destination) -> Option<Decision> {
+    let loopback = match destination.host() {
+        Host::Address(address) => address.is_loopback(),
+        Host::Name(name) => name.labels().next_back() == Some("localhost"),
+    };
+    if !loopback || plan.form != Form::Namespaces {
+        return None;
+    }
+    let offered = plan
+        .network
+        .iter()
+        .flat_map(|network| &network.host_ports)
+        .find(|offer| offer.port == destination.port());
+    let Some(offer) = offered else {
         let rule = Rule {
             id: "built-in.loopback".to_owned(),
             origin: "built-in".to_owned(),
             reason: "servers of this run talk to each other".to_owned(),
         };
-        return permit(
-            &rule,
-            Some("the run's own loopback; nothing of the host listens there"),
-        );
+        let note = "the run's own loopback; nothing of the host listens there";
+        return Some(permit(&rule, Some(note)));
+    };
+    let note = "leads to the same port of the host's 127.0.0.1";
+    Some(permit(&offer.rule, Some(note)))
+}
+
+fn grant_of(destination: &Destination) -> Option<String> {
+    let judge = network::Judge::new(network::NetworkPlan::nothing()).ok()?;
+    match judge.connection(destination, 0) {
+        Ruling::Unknown(denial) => denial.smallest_grant,
+        _ => None,
     }
+}
+
+fn unreachable(
+    question: &Question,
+    rule: Rule,
+    reason: String,
+    smallest_grant: Option<String>,
+) -> Decision {
     Decision::Denied(Denial {
         question: question.clone(),
-        rule: Rule {
-            id: "network.allow".to_owned(),
-            origin: "built-in".to_owned(),
-            reason: "an empty list denies all".to_owned(),
-        },
-        reason: "the network is denied as a whole; this version has no egress proxy".to_owned(),
-        smallest_grant: None,
-        person_may_grant: false,
+        rule,
+        reason,
+        person_may_grant: smallest_grant.is_some(),
+        smallest_grant,
     })
+}
+
+fn network_rule(reason: &str) -> Rule {
+    Rule {
+        id: "network.allow".to_owned(),
+        origin: "built-in".to_owned(),
+        reason: reason.to_owned(),
+    }
 }
 
 /// Follows the links that the view itself makes.

@@ -11,12 +11,18 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::guarantee::Guarantee;
-use crate::keys::{self, Key};
+use crate::keys;
 use crate::plan::Form;
 use crate::policy::Amount;
 use crate::presets::Preset;
 use crate::problem::{Fault, Layer, Located, PROBLEMS_MAX, Place, Problem, closest};
 use crate::value::{self, HostPattern, Readable, WrittenPath, quoted};
+use crate::written::WrittenNetwork;
+use reader::{line_of, line_starts};
+
+pub(crate) use reader::{Input, Reader, Value};
+
+mod reader;
 
 /// Longest source that is read, in bytes.
 pub const SOURCE_BYTES_MAX: usize = 1 << 20;
@@ -39,6 +45,7 @@ pub struct Document {
     pub read: List<Readable>,
     pub hide: List<String>,
     pub network_allow: List<HostPattern>,
+    pub network: WrittenNetwork,
     pub environment_pass: List<String>,
     pub environment_set: Option<Vec<(Located<String>, String)>>,
     pub nested_sandbox: Option<Located<bool>>,
@@ -114,10 +121,7 @@ pub fn from_settings(settings: &[Setting<'_>], layer: &Layer) -> Result<Document
             Some(key) => (key.read)(
                 &mut document,
                 &mut reader,
-                Input {
-                    key,
-                    value: Value::Setting(setting.values),
-                },
+                key.input(Value::Setting(setting.values)),
             ),
             None => reader.report(unknown_key(setting.key), None),
         }
@@ -135,6 +139,7 @@ impl Document {
             read: None,
             hide: None,
             network_allow: None,
+            network: WrittenNetwork::default(),
             environment_pass: None,
             environment_set: None,
             nested_sandbox: None,
@@ -234,14 +239,7 @@ fn entry(
     value: &Spanned<DeValue<'_>>,
 ) {
     match keys::find(path) {
-        Some(key) => (key.read)(
-            document,
-            reader,
-            Input {
-                key,
-                value: Value::Toml(value),
-            },
-        ),
+        Some(key) => (key.read)(document, reader, key.input(Value::Toml(value))),
         None => reader.report(unknown_key(path), Some(name)),
     }
 }
@@ -255,7 +253,7 @@ fn unknown_key(path: &str) -> Fault {
     if let Some(key) = closest(name, keys::names_in(section)) {
         return fault.help(format!("did you mean `{key}`?"));
     }
-    match keys::all().iter().find(|key| key.name() == name) {
+    match keys::all().find(|key| key.name() == name) {
         Some(key) if key.section().is_empty() => {
             fault.help(format!("`{name}` stands at the top, before any table"))
         }
@@ -265,304 +263,4 @@ fn unknown_key(path: &str) -> Fault {
             fault.help(format!("the keys here are: {}", known.join(", ")))
         }
     }
-}
-
-/// A value on its way into the document, with the key that takes it.
-#[derive(Clone, Copy)]
-pub(crate) struct Input<'a> {
-    pub key: &'static Key,
-    pub value: Value<'a>,
-}
-
-#[derive(Clone, Copy)]
-pub(crate) enum Value<'a> {
-    Toml(&'a Spanned<DeValue<'a>>),
-    Setting(&'a [&'a str]),
-}
-
-/// Collects problems, and knows the places of a source.
-pub(crate) struct Reader<'a> {
-    layer: &'a Layer,
-    source: &'a str,
-    line_starts: Vec<usize>,
-    problems: Vec<Problem>,
-}
-
-impl<'a> Reader<'a> {
-    fn new(layer: &'a Layer, source: &'a str) -> Self {
-        Self {
-            layer,
-            source,
-            line_starts: line_starts(source.as_bytes()),
-            problems: Vec::new(),
-        }
-    }
-
-    fn report(&mut self, fault: Fault, span: Option<Range<usize>>) {
-        if self.problems.len() < PROBLEMS_MAX {
-            let place = span.map(|span| self.place(span));
-            self.problems.push(fault.at(self.layer, place.as_ref()));
-        }
-    }
-
-    fn into_problems(mut self) -> Vec<Problem> {
-        self.problems
-            .sort_by_key(|problem| problem.span.as_ref().map(|span| (span.start, span.end)));
-        self.problems
-    }
-
-    fn finish(self, document: Document) -> Result<Document, Vec<Problem>> {
-        if self.problems.is_empty() {
-            Ok(document)
-        } else {
-            Err(self.into_problems())
-        }
-    }
-
-    fn place(&self, span: Range<usize>) -> Place {
-        Place {
-            line: line_of(&self.line_starts, span.start),
-            span,
-        }
-    }
-
-    fn located<T>(&self, value: T, span: Option<Range<usize>>) -> Located<T> {
-        let comment = span
-            .as_ref()
-            .and_then(|span| comment_after(self.source, span.end));
-        Located {
-            value,
-            place: span.map(|span| self.place(span)),
-            comment,
-        }
-    }
-
-    fn parsed<T>(
-        &mut self,
-        text: &str,
-        span: Option<Range<usize>>,
-        parse: fn(&str) -> Result<T, Fault>,
-    ) -> Option<Located<T>> {
-        match parse(text) {
-            Ok(value) => Some(self.located(value, span)),
-            Err(fault) => {
-                self.report(fault, span);
-                None
-            }
-        }
-    }
-
-    fn wrong_type(&mut self, input: Input<'_>, wanted: &str, span: Option<Range<usize>>) {
-        let fault = Fault::new(
-            "wrong-type",
-            format!("`{}` must be {wanted}", input.key.path),
-        );
-        self.report(
-            fault.help(format!("for example `{}`", input.key.example)),
-            span,
-        );
-    }
-
-    /// A list of strings.
-    pub(crate) fn list<T>(
-        &mut self,
-        input: Input<'_>,
-        parse: fn(&str) -> Result<T, Fault>,
-    ) -> List<T> {
-        let mut items = Vec::new();
-        match input.value {
-            Value::Setting(values) => items.extend(
-                values
-                    .iter()
-                    .filter_map(|text| self.parsed(text, None, parse)),
-            ),
-            Value::Toml(value) => {
-                let DeValue::Array(array) = value.get_ref() else {
-                    self.wrong_type(input, "a list of strings", Some(value.span()));
-                    return None;
-                };
-                self.check_length(input, array.len(), value.span());
-                for item in array.iter().take(LIST_ITEMS_MAX) {
-                    match item.get_ref() {
-                        DeValue::String(text) => {
-                            items.extend(self.parsed(text, Some(item.span()), parse))
-                        }
-                        _ => self.wrong_type(input, "a list of strings", Some(item.span())),
-                    }
-                }
-            }
-        }
-        Some(items)
-    }
-
-    fn check_length(&mut self, input: Input<'_>, length: usize, span: Range<usize>) {
-        if length > LIST_ITEMS_MAX {
-            let message = format!(
-                "`{}` has {length} items; at most {LIST_ITEMS_MAX} are read",
-                input.key.path
-            );
-            self.report(Fault::new("too-many", message), Some(span));
-        }
-    }
-
-    /// A string.
-    pub(crate) fn text<T>(
-        &mut self,
-        input: Input<'_>,
-        parse: fn(&str) -> Result<T, Fault>,
-    ) -> Option<Located<T>> {
-        match input.value {
-            Value::Setting([text]) => self.parsed(text, None, parse),
-            Value::Toml(value) if value.get_ref().is_str() => self.parsed(
-                value.get_ref().as_str().unwrap_or_default(),
-                Some(value.span()),
-                parse,
-            ),
-            other => {
-                self.wrong_type(input, "a string", other.span());
-                None
-            }
-        }
-    }
-
-    /// A whole number from 1 up.
-    pub(crate) fn count(&mut self, input: Input<'_>) -> Option<Located<u64>> {
-        let number = match input.value {
-            Value::Setting([text]) => text.parse().ok(),
-            Value::Toml(value) => match value.get_ref() {
-                DeValue::Integer(number) => {
-                    u64::from_str_radix(number.as_str(), number.radix()).ok()
-                }
-                _ => None,
-            },
-            Value::Setting(_) => None,
-        };
-        self.checked(
-            input,
-            "a whole number from 1 up",
-            number.filter(|number| *number > 0),
-        )
-    }
-
-    /// A number of processors, in hundredths.
-    pub(crate) fn hundredths(&mut self, input: Input<'_>) -> Option<Located<u32>> {
-        let number = match input.value {
-            Value::Setting([text]) => text.parse().ok(),
-            Value::Toml(value) => match value.get_ref() {
-                DeValue::Integer(number) if number.radix() == 10 => number.as_str().parse().ok(),
-                DeValue::Float(number) => number.as_str().parse().ok(),
-                _ => None,
-            },
-            Value::Setting(_) => None,
-        };
-        let hundredths = number.map(|number: f64| (number * 100.0).round());
-        // The range is checked first, so the conversion is exact.
-        let hundredths = hundredths
-            .filter(|number| (1.0..=1e6).contains(number))
-            .map(|number| number as u32);
-        self.checked(input, "a number from 0.01 to 10000", hundredths)
-    }
-
-    pub(crate) fn boolean(&mut self, input: Input<'_>) -> Option<Located<bool>> {
-        let value = match input.value {
-            Value::Setting([text]) => text.parse().ok(),
-            Value::Toml(value) => value.get_ref().as_bool(),
-            Value::Setting(_) => None,
-        };
-        self.checked(input, "true or false", value)
-    }
-
-    fn checked<T>(
-        &mut self,
-        input: Input<'_>,
-        wanted: &str,
-        value: Option<T>,
-    ) -> Option<Located<T>> {
-        let span = input.value.span();
-        match value {
-            Some(value) => Some(self.located(value, span)),
-            None => {
-                self.wrong_type(input, wanted, span);
-                None
-            }
-        }
-    }
-
-    /// A table of variables.
-    pub(crate) fn variables(&mut self, input: Input<'_>) -> Option<Vec<(Located<String>, String)>> {
-        let mut pairs = Vec::new();
-        match input.value {
-            Value::Setting(values) => {
-                for text in values {
-                    let (name, content) = text.split_once('=').unwrap_or((text, ""));
-                    pairs.extend(self.variable(name, content, None));
-                }
-            }
-            Value::Toml(value) => {
-                let DeValue::Table(table) = value.get_ref() else {
-                    self.wrong_type(input, "a table of strings", Some(value.span()));
-                    return None;
-                };
-                self.check_length(input, table.len(), value.span());
-                for (name, content) in table.iter().take(LIST_ITEMS_MAX) {
-                    match content.get_ref() {
-                        DeValue::String(text) => {
-                            pairs.extend(self.variable(name.get_ref(), text, Some(name.span())))
-                        }
-                        _ => self.wrong_type(input, "a table of strings", Some(content.span())),
-                    }
-                }
-            }
-        }
-        Some(pairs)
-    }
-
-    fn variable(
-        &mut self,
-        name: &str,
-        content: &str,
-        span: Option<Range<usize>>,
-    ) -> Option<(Located<String>, String)> {
-        let content = self.parsed(content, span.clone(), value::variable_value);
-        let name = self.parsed(name, span, value::variable);
-        Some((name?, content?.value))
-    }
-}
-
-impl Value<'_> {
-    fn span(&self) -> Option<Range<usize>> {
-        match self {
-            Value::Toml(value) => Some(value.span()),
-            Value::Setting(_) => None,
-        }
-    }
-}
-
-/// Where each line starts, in bytes.
-fn line_starts(source: &[u8]) -> Vec<usize> {
-    let ends = source
-        .iter()
-        .enumerate()
-        .filter(|(_, byte)| **byte == b'\n');
-    std::iter::once(0)
-        .chain(ends.map(|(position, _)| position + 1))
-        .collect()
-}
-
-fn line_of(line_starts: &[usize], position: usize) -> u32 {
-    let line = line_starts.partition_point(|start| *start <= position);
-    u32::try_from(line).unwrap_or(u32::MAX)
-}
-
-/// The comment on the rest of the line, when nothing but closing punctuation
-/// stands before it.
-fn comment_after(source: &str, end: usize) -> Option<String> {
-    const COMMENT_CHARACTERS_MAX: usize = 200;
-    let rest = source.get(end..)?.lines().next()?;
-    let comment = rest
-        .trim_start_matches([' ', '\t', ',', ']', '}'])
-        .strip_prefix('#')?
-        .trim();
-    let shown: String = comment.chars().take(COMMENT_CHARACTERS_MAX).collect();
-    (!shown.is_empty()).then(|| crate::path::printable(shown.as_bytes()))
 }

@@ -4,6 +4,7 @@
 //! Values of environment variables are never shown, because a secret may be
 //! among them: only their names are.
 
+mod network;
 mod wire;
 
 use std::fmt::Write as _;
@@ -14,6 +15,9 @@ use crate::path::printable;
 use crate::plan::{Access, Action, Form, Grant, Hold, Limits, Plan, Rule};
 use crate::seccomp::{self, Applies};
 
+pub use network::{
+    BudgetV1, CredentialV1, HostPortV1, NetworkV1, PublishV1, RuleSetV1, SocketV1, TargetV1,
+};
 pub use wire::{
     CommandV1, ExplainV1, GrantV1, GuaranteeV1, LimitsV1, MaskV1, RuleV1, StepV1, SystemCallV1,
     json,
@@ -49,7 +53,7 @@ pub fn text(plan: &Plan, style: Style, detail: Detail) -> String {
     command(&mut page, plan);
     files(&mut page, plan);
     environment(&mut page, plan);
-    network(&mut page, plan);
+    network::text(&mut page, plan);
     system_calls(&mut page, plan, detail);
     limits(&mut page, &plan.limits);
     if detail == Detail::Verbose {
@@ -171,14 +175,6 @@ fn environment(page: &mut Page, plan: &Plan) {
         line.push_str(&name);
     }
     page.item(&line);
-}
-
-fn network(page: &mut Page, plan: &Plan) {
-    page.heading("Network");
-    page.item(match plan.form {
-        Form::Namespaces => "denied as a whole; only the run's own loopback exists",
-        Form::LandlockOnly => "denied as a whole, loopback included",
-    });
 }
 
 fn system_calls(page: &mut Page, plan: &Plan, detail: Detail) {

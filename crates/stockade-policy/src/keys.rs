@@ -3,11 +3,14 @@
 //! The table drives the parser, its suggestions, the JSON schema and the file
 //! that `stockade init` writes, so they cannot drift apart.
 
-use crate::document::{Document, Input, Reader};
+mod credential;
+mod network;
+
+use crate::document::{Document, Input, Reader, Value};
 use crate::value;
 
-/// One key of version 1.
-pub(crate) struct Key {
+/// One key of version 1: of the document, or of a table in it.
+pub(crate) struct Key<T: 'static = Document> {
     /// Dotted, with its table.
     pub path: &'static str,
     pub grammar: Grammar,
@@ -15,7 +18,19 @@ pub(crate) struct Key {
     pub about: &'static str,
     /// A line of TOML that shows it.
     pub example: &'static str,
-    pub read: fn(&mut Document, &mut Reader<'_>, Input<'_>),
+    pub read: fn(&mut T, &mut Reader<'_>, Input<'_>),
+}
+
+/// A key without the type that it is read into.
+pub(crate) struct Shown {
+    pub name: &'static str,
+    pub grammar: &'static Grammar,
+    pub about: &'static str,
+}
+
+/// The keys of a table, for whoever only shows them.
+pub(crate) trait Fields: Sync {
+    fn shown(&self) -> Vec<Shown>;
 }
 
 /// The form of a value, as the JSON schema says it. The patterns there are an
@@ -32,6 +47,12 @@ pub(crate) enum Grammar {
     List(Text),
     /// A table from names to strings.
     Variables,
+    /// A list of numbers and strings.
+    Numbers(&'static str),
+    /// A string or a date.
+    Moment,
+    Table(&'static dyn Fields),
+    Tables(&'static dyn Fields),
 }
 
 pub(crate) enum Text {
@@ -52,7 +73,11 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ),
     (
         "network",
-        "Network. Nothing is reachable but what is listed.",
+        "Network. Nothing is reachable but what is listed, by host name.",
+    ),
+    (
+        "approval",
+        "People in the loop: what happens with a request that no rule names.",
     ),
     ("environment", "Environment. Only listed variables enter."),
     ("process", "How the process wall is set up."),
@@ -64,20 +89,14 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
 
 /// Keys that the design names and this version cannot hold: they must stop
 /// the run, and the message should say more than "unknown".
-const LATER: &[(&str, &str)] = &[
-    ("credential", "credential bindings"),
-    ("approval", "approvals"),
-    ("network.rule", "rules on methods and paths"),
-    ("network.git", "rules on git repositories"),
-    ("filesystem.guard", "guarded paths"),
-];
+const LATER: &[(&str, &str)] = &[("filesystem.guard", "guarded paths")];
 
 const SIZE: &str = r"^[0-9]+(\.[0-9]{1,6})? *(B|[kK]B|MB|GB|TB|KiB|MiB|GiB|TiB)$";
 const SIZE_OR_SHARE: &str =
     r"^([0-9]+(\.[0-9]{1,6})? *(B|[kK]B|MB|GB|TB|KiB|MiB|GiB|TiB)|[0-9]{1,3}%)$";
 const DURATION: &str = r"^[0-9]+ *[a-zA-Z]+( *[0-9]+ *[a-zA-Z]+)*$";
 const NOT_EMPTY: &str = r"^.+$";
-const HOST: &str = r"^(\*\*?\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?$";
+const HOST: &str = r"^(\*\*?\.)?[^\s/:*.]+(\.[^\s/:*.]+)*(:[0-9]{1,5})?$";
 const VARIABLE: &str = r"^[A-Za-z_][A-Za-z0-9_]*\*?$";
 
 static KEYS: &[Key] = &[
@@ -139,14 +158,6 @@ static KEYS: &[Key] = &[
         about: "Globs, relative to the project, of what is taken away again.",
         example: r#"hide = ["**/.env", "secrets/**"]"#,
         read: |document, reader, input| document.hide = reader.list(input, value::glob),
-    },
-    Key {
-        path: "network.allow",
-        grammar: Grammar::List(Text::Pattern(HOST)),
-        about: "Hosts that may be reached: \"host\", \"*.host\" (one label) or \"**.host\" (any number), \
-                each with an optional port. An empty or absent list denies all.",
-        example: r#"allow = ["docs.example.com", "*.cdn.example.com:443"]"#,
-        read: |document, reader, input| document.network_allow = reader.list(input, value::host),
     },
     Key {
         path: "environment.pass",
@@ -250,7 +261,16 @@ static KEYS: &[Key] = &[
     },
 ];
 
-impl Key {
+impl<T> Key<T> {
+    /// A value of this key, on its way in.
+    pub(crate) fn input<'a>(&self, value: Value<'a>) -> Input<'a> {
+        Input {
+            path: self.path,
+            example: self.example,
+            value,
+        }
+    }
+
     /// The name without its table.
     pub(crate) fn name(&self) -> &'static str {
         self.path
@@ -266,12 +286,30 @@ impl Key {
     }
 }
 
-pub(crate) fn all() -> &'static [Key] {
-    KEYS
+impl<T> Fields for &'static [Key<T>] {
+    fn shown(&self) -> Vec<Shown> {
+        let shown = |key: &'static Key<T>| Shown {
+            name: key.name(),
+            grammar: &key.grammar,
+            about: key.about,
+        };
+        self.iter().map(shown).collect()
+    }
+}
+
+impl Grammar {
+    /// A table or a list of tables, which TOML writes behind everything else.
+    pub(crate) fn is_table(&self) -> bool {
+        matches!(self, Self::Table(_) | Self::Tables(_))
+    }
+}
+
+pub(crate) fn all() -> impl Iterator<Item = &'static Key> {
+    KEYS.iter().chain(network::KEYS).chain(credential::KEYS)
 }
 
 pub(crate) fn find(path: &str) -> Option<&'static Key> {
-    KEYS.iter().find(|key| key.path == path)
+    all().find(|key| key.path == path)
 }
 
 pub(crate) fn is_section(name: &str) -> bool {
@@ -292,8 +330,7 @@ pub(crate) fn names_in(section: &str) -> impl Iterator<Item = &'static str> {
         .iter()
         .map(|(name, _)| *name)
         .filter(move |_| section.is_empty());
-    let keys = KEYS
-        .iter()
+    let keys = all()
         .filter(move |key| key.section() == section)
         .map(Key::name);
     keys.chain(tables)

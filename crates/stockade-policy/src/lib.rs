@@ -31,3 +31,4 @@ pub mod seccomp;
 pub mod sets;
 pub mod validate;
 pub mod value;
+pub mod written;

@@ -11,11 +11,14 @@
 //! Limits take the minimum of all layers. For switches the strict word wins,
 //! whoever says it. The result does not depend on the order of the layers.
 
+mod network;
+
 use crate::containment::{Contained, Scope};
 use crate::defaults;
 use crate::plan::{Form, Rule};
 use crate::policy::{
-    Amount, GrantTarget, HidePattern, LimitDemands, PathGrant, Policy, limit_defaults,
+    Amount, GrantTarget, HidePattern, LimitDemands, NetworkPolicy, PathGrant, Policy,
+    limit_defaults,
 };
 use crate::problem::{Fault, LayerKind, Place, Problem, Trust};
 use crate::validate::{Context, Item, LayerPolicy, Said};
@@ -46,7 +49,8 @@ pub fn merge(layers: &[LayerPolicy], context: &Context) -> Result<Policy, Vec<Pr
         all: layers,
     };
     let granted = merger.granted(context);
-    let problems = merger.widenings(&granted);
+    let mut problems = merger.widenings(&granted);
+    problems.extend(network::contradictions(&merger.granting));
     if problems.is_empty() {
         Ok(merger.narrowed(granted, context))
     } else {
@@ -70,7 +74,7 @@ fn replaces_default(policy: &LayerPolicy) -> bool {
 struct Granted {
     write: Vec<Item<GrantTarget>>,
     read: Vec<Item<GrantTarget>>,
-    network_allow: Vec<Item<crate::value::HostPattern>>,
+    network: NetworkPolicy,
     environment_pass: Vec<Item<String>>,
     environment_set: Vec<Item<(String, String)>>,
     weaken: Vec<Item<crate::guarantee::Guarantee>>,
@@ -94,7 +98,7 @@ impl<'a> Merger<'a> {
                 || defaults::write(&context.workspace),
             ),
             read: self.united(|policy| &policy.read, defaults::read),
-            network_allow: self.united(|policy| &policy.network_allow, Vec::new),
+            network: network::merged(&self.granting, &[], &self.granting),
             environment_pass: self.united(
                 |policy| &policy.environment_pass,
                 defaults::environment_pass,
@@ -150,7 +154,6 @@ impl<'a> Merger<'a> {
         let Granted {
             write,
             read,
-            network_allow,
             environment_pass,
             environment_set,
             weaken,
@@ -161,7 +164,6 @@ impl<'a> Merger<'a> {
             target: item.value,
             rule: item.rule,
         };
-        let network_allow = self.taken_away(network_allow, |policy| &policy.network_allow);
         let environment_pass = self.taken_away(environment_pass, |policy| &policy.environment_pass);
         let weaken = self.taken_away(weaken, |policy| &policy.weaken);
         Policy {
@@ -176,10 +178,7 @@ impl<'a> Merger<'a> {
                 .map(|item| (item.value, item.rule))
                 .collect(),
             environment_set: self.with_fixed_variables(environment_set),
-            network_allow: network_allow
-                .into_iter()
-                .map(|item| (item.value.to_string(), item.rule))
-                .collect(),
+            network: network::merged(&self.granting, &self.narrowing, &self.all),
             limits: lowered(granted.limits, limits(&self.narrowing)),
             weaken: weaken
                 .into_iter()
@@ -481,12 +480,7 @@ impl Widenings<'_> {
         let readable: Vec<_> = granted.write.iter().chain(&granted.read).cloned().collect();
         self.list(&policy.write, &granted.write, "write", show_target);
         self.list(&policy.read, &readable, "read", show_target);
-        self.list(
-            &policy.network_allow,
-            &granted.network_allow,
-            "reach",
-            ToString::to_string,
-        );
+        self.network(granted);
         self.list(
             &policy.environment_pass,
             &granted.environment_pass,
@@ -526,6 +520,18 @@ impl Widenings<'_> {
             self.report(item.place.as_ref(), "take the weaker form of the wall");
         }
         self.limits(&granted.limits);
+    }
+
+    fn network(&mut self, granted: &Granted) {
+        let (policy, scope) = (self.policy, self.scope);
+        network::widenings(
+            &policy.network,
+            &granted.network,
+            scope,
+            &mut |place, what| {
+                self.report(place, what);
+            },
+        );
     }
 
     fn list<T: Contained>(

@@ -3,9 +3,13 @@
 //! A value of this type has no unknown keys, no unresolved relative path and
 //! no contradiction left; only [`crate::document`] and the merge build one.
 
+mod network;
+
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
 use crate::plan::{Form, Rule};
+
+pub use network::{NetworkPolicy, SocketDemand};
 
 /// What the user allows, merged from all layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +26,7 @@ pub struct Policy {
     /// Names, or prefixes ending in `*`, of variables that enter.
     pub environment_pass: Vec<(String, Rule)>,
     pub environment_set: Vec<(String, String, Rule)>,
-    /// Hosts that may be reached, as written; empty denies all.
-    pub network_allow: Vec<(String, Rule)>,
+    pub network: NetworkPolicy,
     pub limits: LimitDemands,
     /// Guarantees of which the user accepts, by name, less than all.
     pub weaken: Vec<(Guarantee, Rule)>,

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::guarantee::Guarantee;
-use crate::keys::{self, Grammar, Key, Text};
+use crate::keys::{self, Fields, Grammar, Key, Text};
 use crate::presets;
 
 /// JSON schema (draft 2020-12) of `stockade.toml`.
@@ -33,7 +33,7 @@ pub fn schema() -> Value {
 
 /// A policy that says nothing but its preset, with every key shown.
 pub fn template() -> String {
-    const ACTIVE: &[&str] = &["version", "preset"];
+    let mut last = Vec::new();
     let mut text = String::from(
         "# What commands may do in this project. `stockade explain` shows the result.\n",
     );
@@ -44,43 +44,78 @@ pub fn template() -> String {
             comment(&mut text, about);
             text.push_str(&format!("[{section}]\n"));
         }
-        for key in keys::all().iter().filter(|key| key.section() == *section) {
-            text.push('\n');
-            comment(&mut text, key.about);
-            if key.path == "preset" {
-                for preset in presets::all() {
-                    comment(&mut text, &format!("- {}: {}", preset.name, preset.about));
-                }
-            }
-            let shown = if ACTIVE.contains(&key.path) { "" } else { "#" };
-            text.push_str(&format!("{shown}{}\n", key.example));
+        let keys = keys::all().filter(|key| key.section() == *section);
+        let (tables, plain): (Vec<_>, Vec<_>) = keys.partition(|key| key.grammar.is_table());
+        plain.into_iter().for_each(|key| show(&mut text, key));
+        // TOML counts what follows a table as part of it.
+        if section.is_empty() {
+            last.extend(tables);
+        } else {
+            tables.into_iter().for_each(|key| show(&mut text, key));
         }
     }
+    last.into_iter().for_each(|key| show(&mut text, key));
     text
 }
 
+/// One key with what it is for; only the first two are in force.
+fn show(text: &mut String, key: &Key) {
+    const ACTIVE: &[&str] = &["version", "preset"];
+    text.push('\n');
+    comment(text, key.about);
+    if key.path == "preset" {
+        for preset in presets::all() {
+            comment(text, &format!("- {}: {}", preset.name, preset.about));
+        }
+    }
+    if let Grammar::Table(fields) | Grammar::Tables(fields) = &key.grammar {
+        for field in fields.shown() {
+            comment(text, &format!("- {}: {}", field.name, field.about));
+        }
+    }
+    let shown = if ACTIVE.contains(&key.path) { "" } else { "#" };
+    for line in key.example.lines() {
+        text.push_str(&format!("{shown}{line}\n"));
+    }
+}
+
 fn table(section: &str) -> Map<String, Value> {
-    let keys = keys::all().iter().filter(|key| key.section() == section);
-    keys.map(|key| (key.name().to_owned(), property(key)))
+    let keys = keys::all().filter(|key| key.section() == section);
+    keys.map(|key| (key.name().to_owned(), property(&key.grammar, key.about)))
         .collect()
 }
 
-fn property(key: &Key) -> Value {
-    let mut value = match &key.grammar {
+fn property(grammar: &Grammar, about: &str) -> Value {
+    let list = |items: Value| json!({ "type": "array", "items": items, "maxItems": crate::document::LIST_ITEMS_MAX });
+    let mut value = match grammar {
         Grammar::Version => json!({ "const": 1 }),
         Grammar::Boolean => json!({ "type": "boolean" }),
         Grammar::Count => json!({ "type": "integer", "minimum": 1 }),
         Grammar::Number => json!({ "type": "number", "exclusiveMinimum": 0 }),
         Grammar::Text(form) => text_schema(form),
-        Grammar::List(form) => {
-            json!({ "type": "array", "items": text_schema(form), "maxItems": crate::document::LIST_ITEMS_MAX })
-        }
+        Grammar::Moment => json!({ "type": "string" }),
+        Grammar::List(form) => list(text_schema(form)),
+        Grammar::Numbers(pattern) => list(json!({ "anyOf": [
+            { "type": "integer", "minimum": 1, "maximum": u16::MAX },
+            { "type": "string", "pattern": pattern },
+        ] })),
         Grammar::Variables => {
             json!({ "type": "object", "additionalProperties": { "type": "string" } })
         }
+        Grammar::Table(fields) => object(*fields),
+        Grammar::Tables(fields) => list(object(*fields)),
     };
-    value["description"] = json!(key.about);
+    value["description"] = json!(about);
     value
+}
+
+fn object(fields: &dyn Fields) -> Value {
+    let properties: Map<String, Value> = fields
+        .shown()
+        .into_iter()
+        .map(|field| (field.name.to_owned(), property(field.grammar, field.about)))
+        .collect();
+    json!({ "type": "object", "additionalProperties": false, "properties": properties })
 }
 
 fn text_schema(form: &Text) -> Value {
@@ -130,7 +165,9 @@ mod tests {
         let template = template();
         parse(template.as_bytes(), &layer()).unwrap();
         for key in keys::all() {
-            assert!(template.contains(key.example), "{}", key.path);
+            for line in key.example.lines() {
+                assert!(template.contains(line), "{}", key.path);
+            }
         }
     }
 

@@ -1,13 +1,17 @@
 //! From a document to what one layer says: presets filled in, paths resolved,
 //! every item with the rule that it makes.
 
+mod network;
+
 use crate::document::{Document, List, Setting, from_settings};
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError};
 use crate::plan::{Form, Rule};
 use crate::policy::{Amount, GrantTarget, NamedSet};
 use crate::problem::{Fault, Layer, LayerKind, Located, Place, Problem};
-use crate::value::{HostPattern, Readable, WrittenPath, bad_path};
+use crate::value::{Readable, WrittenPath, bad_path};
+
+pub(crate) use network::LayerNetwork;
 
 /// What paths are relative to. Both are absolute with links resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +42,7 @@ pub struct LayerPolicy {
     pub(crate) write: Said<GrantTarget>,
     pub(crate) read: Said<GrantTarget>,
     pub(crate) hide: Said<String>,
-    pub(crate) network_allow: Said<HostPattern>,
+    pub(crate) network: LayerNetwork,
     pub(crate) environment_pass: Said<String>,
     pub(crate) environment_set: Said<(String, String)>,
     pub(crate) weaken: Said<Guarantee>,
@@ -66,13 +70,14 @@ pub fn validate(document: &Document, context: &Context) -> Result<LayerPolicy, V
     let rules = Rules {
         layer: &document.layer,
     };
+    let network = network::network(&document, context, &mut validator.problems);
     let policy = LayerPolicy {
         layer: document.layer.clone(),
         names_preset: document.preset.is_some(),
         write: validator.writable(&document.write),
         read: validator.readable(&document.read),
         hide: rules.list("filesystem.hide", &document.hide),
-        network_allow: rules.list("network.allow", &document.network_allow),
+        network,
         environment_pass: rules.list("environment.pass", &document.environment_pass),
         environment_set: rules.variables(&document.environment_set),
         weaken: rules.list("weaken", &document.weaken),
@@ -262,18 +267,22 @@ impl Validator<'_> {
     }
 
     fn resolve(&mut self, path: &WrittenPath, place: Option<&Place>) -> Option<AbsolutePath> {
-        let (written, resolved): (&str, Result<AbsolutePath, PathError>) = match path {
-            WrittenPath::Absolute(path) => return Some(path.clone()),
-            WrittenPath::Project(path) => (path, self.context.workspace.join(path)),
-            WrittenPath::Home(path) => (path, self.context.home.join(path)),
-        };
-        match resolved {
+        match resolve(path, self.context) {
             Ok(path) => Some(path),
-            Err(error) => {
-                self.problems
-                    .push(bad_path(written, error).at(self.layer, place));
+            Err(fault) => {
+                self.problems.push(fault.at(self.layer, place));
                 None
             }
         }
     }
+}
+
+/// The path that is meant, from the project or the home.
+fn resolve(path: &WrittenPath, context: &Context) -> Result<AbsolutePath, Fault> {
+    let (written, resolved): (&str, Result<AbsolutePath, PathError>) = match path {
+        WrittenPath::Absolute(path) => return Ok(path.clone()),
+        WrittenPath::Project(path) => (path, context.workspace.join(path)),
+        WrittenPath::Home(path) => (path, context.home.join(path)),
+    };
+    resolved.map_err(|error| bad_path(written, error))
 }

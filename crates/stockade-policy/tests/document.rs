@@ -86,7 +86,7 @@ fn unknown_keys_are_all_found_and_the_likely_one_is_named() {
               help: `write` belongs to `[filesystem]`
             [unknown-key] "banana"
             user.toml:4: unknown key "banana"
-              help: the keys here are: version, preset, wall, weaken, filesystem, network, environment, process, limits
+              help: the keys here are: version, preset, wall, weaken, socket, credential, filesystem, network, approval, environment, process, limits
             [unknown-key] "raed"
             user.toml:6: unknown key "filesystem.raed"
               help: did you mean `read`?
@@ -106,28 +106,16 @@ fn unknown_keys_are_all_found_and_the_likely_one_is_named() {
 #[test]
 fn what_this_version_cannot_enforce_stops_the_run() {
     check(
-        "version = 1\nwall = 'gvisor'\n[[credential]]\nname = 'x'\n[approval]\nnetwork = 'ask'\n[filesystem]\nworkspace = 'review'\nguard = ['deploy/**']\n[[network.rule]]\nhost = 'a.example'\n[[network.git]]\nhost = 'a.example'\n",
+        "version = 1\nwall = 'gvisor'\n[filesystem]\nworkspace = 'review'\nguard = ['deploy/**']\n",
         expect![[r#"
             [not-yet] "'gvisor'"
             user.toml:2: this version cannot enforce the wall "gvisor" yet
               help: remove it; the run is refused rather than made without it
-            [not-yet] "credential"
-            user.toml:3: this version cannot enforce credential bindings yet
-              help: remove it; the run is refused rather than made without it
-            [not-yet] "approval"
-            user.toml:5: this version cannot enforce approvals yet
-              help: remove it; the run is refused rather than made without it
             [not-yet] "'review'"
-            user.toml:8: this version cannot enforce workspace = "review" yet
+            user.toml:4: this version cannot enforce workspace = "review" yet
               help: remove it; the run is refused rather than made without it
             [not-yet] "guard"
-            user.toml:9: this version cannot enforce guarded paths yet
-              help: remove it; the run is refused rather than made without it
-            [not-yet] "rule"
-            user.toml:10: this version cannot enforce rules on methods and paths yet
-              help: remove it; the run is refused rather than made without it
-            [not-yet] "git"
-            user.toml:12: this version cannot enforce rules on git repositories yet
+            user.toml:5: this version cannot enforce guarded paths yet
               help: remove it; the run is refused rather than made without it
         "#]],
     );
@@ -293,11 +281,11 @@ set = { "A B" = "1", OK = "a\u0000b" }
             user.toml:3: "https://a.example/x": this is an address of a page, not a host
               help: write only the host, for example "docs.example.com"
             [bad-host] "\"10.0.0.1\""
-            user.toml:3: "10.0.0.1": IP addresses cannot be allowed
-              help: write the host's name
+            user.toml:3: "10.0.0.1": an IP address is allowed by a rule of its own
+              help: write a [[network.rule]] with `cidr = "…"`
             [bad-host] "\"::1\""
-            user.toml:3: "::1": IP addresses cannot be allowed
-              help: write the host's name
+            user.toml:3: "::1": an IP address is allowed by a rule of its own
+              help: write a [[network.rule]] with `cidr = "…"`
             [bad-host] "\"*\""
             user.toml:3: "*": a star can only be the first label
               help: write "*.example.com" for one label, "**.example.com" for any number
@@ -306,7 +294,7 @@ set = { "A B" = "1", OK = "a\u0000b" }
               help: write "*.example.com" for one label, "**.example.com" for any number
             [bad-host] "\"localhost\""
             user.toml:3: "localhost": the host's loopback is never reachable
-              help: the sandbox has a loopback of its own, which needs no rule
+              help: the sandbox has a loopback of its own, which needs no rule; `host_ports` offers ports of the host
             [bad-host] "\"a.b:0\""
             user.toml:3: "a.b:0": the port is not a number from 1 to 65535
             [bad-host] "\"a_b.c\""
@@ -429,7 +417,7 @@ fn syntax_errors_are_all_found() {
         expect![[r#"
         [unknown-key] "\"a\\u001b\""
         user.toml:2: unknown key "a\u{1b}"
-          help: the keys here are: version, preset, wall, weaken, filesystem, network, environment, process, limits
+          help: the keys here are: version, preset, wall, weaken, socket, credential, filesystem, network, approval, environment, process, limits
     "#]],
     );
 }
@@ -573,6 +561,14 @@ fn fragments() -> impl Strategy<Value = String> {
         "[filesystem]",
         "[limits]",
         "[[network.rule]]",
+        "host = 'a.example'",
+        "ports = [443, '1-2', 70000, 1.5]",
+        "query = {a = 1}",
+        "[[credential]]",
+        "from = {env = 'A', oauth2 = {client_secret = {x = 1}}}",
+        "attach = []",
+        "expires = 2030-01-01",
+        "[[socket]]",
         "write = ['.', '../x', \"\\u0000\"]",
         "read = ['system', '~', 1]",
         "memory = '50%'",
@@ -628,10 +624,18 @@ guard = ["defaults", "deploy/**"]
 allow = ["docs.example.com", "*.cdn.example.com:443", "db.example.com:5432"]
 [[network.rule]]
 host = "api.example.com"
+methods = ["GET"]
+paths = ["/repos/acme/**"]
+upload_bytes_max = "1MiB"
 [[network.git]]
 host = "git.example.com"
+read = ["acme/**"]
+push = ["acme/site"]
 [[credential]]
 name = "example"
+from = { env = "EXAMPLE_TOKEN" }
+host = "api.example.com"
+attach = { header = "Authorization", format = "Bearer {}" }
 [limits]
 memory = "2GiB"
 processes = 512
@@ -641,6 +645,6 @@ disk = "5GiB"
 network = "ask"
 "#;
     let problems = parse(source.as_bytes(), &layer()).unwrap_err();
-    assert_eq!(problems.len(), 5);
+    assert_eq!(problems.len(), 1);
     assert!(problems.iter().all(|problem| problem.id == "not-yet"));
 }

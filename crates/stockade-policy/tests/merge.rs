@@ -3,6 +3,8 @@
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use stockade_policy::document::parse;
+use stockade_policy::network::destination::RawHost;
+use stockade_policy::network::{Destination, Judge, NetworkPlan};
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{Access, Form, Rule};
 use stockade_policy::policy::{
@@ -82,10 +84,12 @@ fn shown(policy: &Policy) -> String {
         .hide
         .iter()
         .for_each(|hide| line("hide", hide.pattern.clone(), &hide.rule));
-    policy
-        .network_allow
-        .iter()
-        .for_each(|(host, rule)| line("reach", host.clone(), rule));
+    for (number, set) in policy.network.sets.iter().enumerate() {
+        for rule in &set.rules {
+            let what = if number == 0 { "reach" } else { "at most" };
+            line(what, rule.target.to_string(), &rule.rule);
+        }
+    }
     for (name, rule) in &policy.environment_pass {
         if rule.origin != "built-in" {
             line("pass", name.clone(), rule);
@@ -237,21 +241,24 @@ fn the_organisation_is_a_ceiling_and_grants_nothing() {
     check(
         &[user, organisation.clone()],
         expect![[r#"
-        write /home/u/project  <- user.toml:5 filesystem.write[0] (listed in `filesystem.write`)
-        read /usr  <- user.toml:4, narrowed by organisation.toml:4 filesystem.read[0] (listed in `filesystem.read`)
-        read /home/u/data/public  <- user.toml:4, narrowed by organisation.toml:4 filesystem.read[1] (listed in `filesystem.read`)
-        reach a.example  <- user.toml:7 network.allow[0] (listed in `network.allow`)
-        pass API_URL  <- user.toml:9 environment.pass[0] (listed in `environment.pass`)
-        set A=fixed  <- organisation.toml:10 environment.set.A (listed in `environment.set`)
-    "#]],
+            write /home/u/project  <- user.toml:5 filesystem.write[0] (listed in `filesystem.write`)
+            read /usr  <- user.toml:4, narrowed by organisation.toml:4 filesystem.read[0] (listed in `filesystem.read`)
+            read /home/u/data/public  <- user.toml:4, narrowed by organisation.toml:4 filesystem.read[1] (listed in `filesystem.read`)
+            reach a.example  <- user.toml:7 network.allow[0] (listed in `network.allow`)
+            reach b.test  <- user.toml:7 network.allow[1] (listed in `network.allow`)
+            at most **.example  <- organisation.toml:7 network.allow[0] (listed in `network.allow`)
+            pass API_URL  <- user.toml:9 environment.pass[0] (listed in `environment.pass`)
+            set A=fixed  <- organisation.toml:10 environment.set.A (listed in `environment.set`)
+        "#]],
     );
     check(
         &[organisation],
         expect![[r#"
-        write /home/u/project  <- built-in filesystem.write[0] (the project)
-        read /usr  <- built-in, narrowed by organisation.toml:4 filesystem.read[0] (what programs need to start)
-        set A=fixed  <- organisation.toml:10 environment.set.A (listed in `environment.set`)
-    "#]],
+            write /home/u/project  <- built-in filesystem.write[0] (the project)
+            read /usr  <- built-in, narrowed by organisation.toml:4 filesystem.read[0] (what programs need to start)
+            at most **.example  <- organisation.toml:7 network.allow[0] (listed in `network.allow`)
+            set A=fixed  <- organisation.toml:10 environment.set.A (listed in `environment.set`)
+        "#]],
     );
 }
 
@@ -347,13 +354,14 @@ fn an_untrusted_project_may_repeat_what_the_user_grants() {
     check(
         &[user, project],
         expect![[r#"
-        write /home/u/project  <- user.toml:2 filesystem.write[0] (preset "build": the default, and the toolchains installed for you)
-        read System  <- user.toml:2 filesystem.read[0] (preset "build": the default, and the toolchains installed for you)
-        read Toolchains  <- user.toml:2 filesystem.read[1] (preset "build": the default, and the toolchains installed for you)
-        reach a.example  <- user.toml:3, narrowed by stockade.toml:3 network.allow[0] (listed in `network.allow`)
-        set A=1  <- user.toml:4 environment.set.A (listed in `environment.set`)
-        nested sandbox  <- user.toml:5 process.nested_sandbox (listed in `process.nested_sandbox`)
-    "#]],
+            write /home/u/project  <- user.toml:2 filesystem.write[0] (preset "build": the default, and the toolchains installed for you)
+            read System  <- user.toml:2 filesystem.read[0] (preset "build": the default, and the toolchains installed for you)
+            read Toolchains  <- user.toml:2 filesystem.read[1] (preset "build": the default, and the toolchains installed for you)
+            reach **.example  <- user.toml:3 network.allow[0] (listed in `network.allow`)
+            at most a.example  <- stockade.toml:3 network.allow[0] (listed in `network.allow`)
+            set A=1  <- user.toml:4 environment.set.A (listed in `environment.set`)
+            nested sandbox  <- user.toml:5 process.nested_sandbox (listed in `process.nested_sandbox`)
+        "#]],
     );
 }
 
@@ -590,16 +598,18 @@ fn matches(pattern: &str, text: &str, star: &str) -> bool {
     }
 }
 
-/// Whether a host and port are allowed, read straight from the patterns.
+/// Whether a host and port are reached under the policy.
 fn reaches(policy: &Policy, host: &str) -> bool {
-    policy
-        .network_allow
-        .iter()
-        .any(|(pattern, _)| match pattern.split_once("*.") {
-            Some(("*", base)) => host.ends_with(&format!(".{base}")),
-            Some((_, base)) => host.split_once('.').is_some_and(|(_, rest)| rest == base),
-            None => pattern == host,
-        })
+    let (name, port) = host.split_once(':').unwrap_or((host, "443"));
+    let plan = NetworkPlan {
+        sets: policy.network.sets.clone(),
+        ..NetworkPlan::nothing()
+    };
+    let destination = Destination::new(RawHost::Text(name.as_bytes()), port.parse().unwrap());
+    let ruling = Judge::new(plan)
+        .unwrap()
+        .connection(&destination.unwrap(), 0);
+    ruling.or_denied().is_ok()
 }
 
 /// Everything that `narrow` allows, `wide` allows.
@@ -636,6 +646,7 @@ fn assert_narrower(narrow: &Policy, wide: &Policy) -> Result<(), TestCaseError> 
         "b.a.example",
         "c.b.a.example",
         "a.example:443",
+        "a.example:22",
         "z.example",
         "example",
     ] {

@@ -7,6 +7,7 @@ use crate::facts::Facts;
 use crate::plan::Form;
 use crate::policy::Policy;
 
+use super::network::Opened;
 use super::view::View;
 
 /// Where programs are found when the caller has no PATH (the default of
@@ -17,7 +18,13 @@ const PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 /// failing.
 const MARKER: (&[u8], &[u8]) = (b"STOCKADE", b"1");
 
-pub(super) fn inside(policy: &Policy, facts: &Facts, view: &View) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub(super) fn inside(
+    policy: &Policy,
+    facts: &Facts,
+    view: &View,
+    network: Option<&Opened>,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let own = network.map(Opened::variables).unwrap_or_default();
     let mut inside: BTreeMap<&[u8], &[u8]> = facts
         .environment
         .iter()
@@ -40,6 +47,12 @@ pub(super) fn inside(policy: &Policy, facts: &Facts, view: &View) -> Vec<(Vec<u8
     }
     if let Some(directory) = &view.runtime_directory {
         inside.insert(b"XDG_RUNTIME_DIR", directory.as_bytes());
+    }
+    for name in network.map(Opened::secret_variables).unwrap_or_default() {
+        inside.remove(name.as_bytes());
+    }
+    for (name, value) in &own {
+        inside.insert(name.as_bytes(), value);
     }
     for (name, value, _) in &policy.environment_set {
         inside.insert(name.as_bytes(), value.as_bytes());

@@ -6,7 +6,7 @@ use super::{CommandRequest, compile};
 use crate::facts::{Ability, Architecture, ControlGroups, Facts, PathFact, PathKind};
 use crate::path::AbsolutePath;
 use crate::plan::{Form, Plan, Rule, Unenforceable};
-use crate::policy::{GrantTarget, LimitDemands, NamedSet, PathGrant, Policy};
+use crate::policy::{GrantTarget, LimitDemands, NamedSet, NetworkPolicy, PathGrant, Policy};
 
 pub(crate) fn path(text: &str) -> AbsolutePath {
     AbsolutePath::parse(text).unwrap()
@@ -39,7 +39,7 @@ pub(crate) fn policy() -> Policy {
             .map(|name| (name.to_owned(), rule("environment.pass")))
             .to_vec(),
         environment_set: Vec::new(),
-        network_allow: Vec::new(),
+        network: NetworkPolicy::default(),
         limits: LimitDemands::default(),
         weaken: Vec::new(),
     }

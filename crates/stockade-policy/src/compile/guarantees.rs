@@ -3,6 +3,7 @@
 
 use crate::facts::Facts;
 use crate::guarantee::Guarantee::{self, *};
+use crate::network::NetworkPlan;
 use crate::plan::{Form, Hold, Limits, Step};
 use crate::policy::{GrantTarget, Policy};
 
@@ -13,6 +14,7 @@ pub(super) fn judge(
     policy: &Policy,
     facts: &Facts,
     limits: &Limits,
+    network: Option<&NetworkPlan>,
     steps: &[Step],
     findings: &mut Findings,
 ) -> Vec<(Guarantee, Hold)> {
@@ -20,7 +22,7 @@ pub(super) fn judge(
     lose_by_choice(policy, facts, limits, findings);
     let judged = Guarantee::ALL.iter().map(|&guarantee| {
         let hold = match (
-            mechanism(policy, limits, guarantee),
+            mechanism(policy, limits, network, guarantee),
             findings.lost(guarantee),
         ) {
             (Err(because), _) => Hold::NotHeld {
@@ -28,12 +30,12 @@ pub(super) fn judge(
             },
             (Ok(by), None) => Hold::Held {
                 by,
-                steps: evidence(guarantee, steps),
+                steps: evidence(shown_by(guarantee, network), steps),
             },
             (Ok(by), Some(lost)) => Hold::Partial {
                 by,
                 lost,
-                steps: evidence(guarantee, steps),
+                steps: evidence(shown_by(guarantee, network), steps),
             },
         };
         (guarantee, hold)
@@ -131,20 +133,29 @@ fn evidence(guarantee: Guarantee, steps: &[Step]) -> Vec<usize> {
         .collect()
 }
 
+/// Where there is no way out, what shows that shows the rest of it too.
+fn shown_by(guarantee: Guarantee, network: Option<&NetworkPlan>) -> Guarantee {
+    match (guarantee, network) {
+        (NT3 | NT4 | NT5 | NT6, None) => NT2,
+        _ => guarantee,
+    }
+}
+
 /// What holds a guarantee, or why nothing of this version does.
 fn mechanism(
     policy: &Policy,
     limits: &Limits,
+    network: Option<&NetworkPlan>,
     guarantee: Guarantee,
 ) -> Result<String, &'static str> {
     let text = match (guarantee, policy.form) {
         (FS4, _) => return Err("needs the workspace guard, which this version does not have"),
-        (NT3 | NT4 | NT5 | NT6, _) => {
-            return Err("needs the egress proxy; this version denies the whole network");
+        (NT1 | NT2 | NT3 | NT4 | NT5 | NT6, _) if network.is_some() => egress_mechanism(guarantee),
+        (CR1 | CR2 | CR3, _) if network.is_some_and(|plan| !plan.credentials.is_empty()) => {
+            egress_mechanism(guarantee)
         }
-        (CR1 | CR2 | CR3, _) => {
-            return Err("needs the credentials broker, which this version does not have");
-        }
+        (NT3 | NT4 | NT5 | NT6, _) => "there is no way out at all",
+        (CR1 | CR2 | CR3, _) => return Err("no credential is bound"),
         (EP2, _) => return Err("needs snapshots, which the process wall does not have"),
         (FS6, Form::Namespaces) => {
             return Ok(format!(
@@ -183,6 +194,24 @@ fn namespaces_mechanism(policy: &Policy, guarantee: Guarantee) -> &'static str {
         NT1 => "network namespace with nothing but its own loopback; host sockets are covered",
         NT2 => "there is no way out at all",
         EP1 => "a new root and empty private directories each time, gone with the run",
+        _ => "",
+    }
+}
+
+fn egress_mechanism(guarantee: Guarantee) -> &'static str {
+    match guarantee {
+        NT1 => {
+            "network namespace whose every address is local; only the egress process outside \
+             accepts what arrives there"
+        }
+        NT2 => "the egress process judges one canonical destination, and dials only what it judged",
+        NT3 => "names are answered by the egress process, with addresses of its own",
+        NT4 => "every address of a name is judged, and the judged one is dialled",
+        NT5 => "the server name, and each request's authority where TLS is inspected, is compared",
+        NT6 => "requests and git operations are judged by the egress process, and counted",
+        CR1 => "secrets stay in the egress process; responses are scrubbed of them",
+        CR2 => "attached to requests that the binding names, after the upstream was verified",
+        CR3 => "requests with other credentials are refused on bound hosts",
         _ => "",
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::facts::{Ability, Facts};
 use crate::guarantee::Guarantee;
-use crate::path::printable;
 use crate::plan::Form;
 use crate::policy::Policy;
 
@@ -31,7 +30,6 @@ pub(super) fn check(policy: &Policy, facts: &Facts, findings: &mut Findings) {
         check_namespaces(facts, findings);
     }
     check_landlock(policy, facts, findings);
-    check_network(policy, findings);
 }
 
 fn check_namespaces(facts: &Facts, findings: &mut Findings) {
@@ -85,21 +83,5 @@ fn check_landlock(policy: &Policy, facts: &Facts, findings: &mut Findings) {
              builds may fail with EXDEV",
         ),
         _ => {}
-    }
-}
-
-fn check_network(policy: &Policy, findings: &mut Findings) {
-    for (host, rule) in &policy.network_allow {
-        findings.refuse(
-            Guarantee::NT2,
-            format!(
-                "{} ({}) allows {}, but there is no egress proxy in this version; \
-                 the wall can only deny all",
-                rule.id,
-                rule.origin,
-                printable(host.as_bytes()),
-            ),
-            "leave network.allow empty",
-        );
     }
 }

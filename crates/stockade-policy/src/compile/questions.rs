@@ -7,7 +7,7 @@ use crate::path::AbsolutePath;
 use crate::policy::{GrantTarget, NamedSet, PathGrant, Policy};
 use crate::sets;
 
-use super::{secrets, view};
+use super::{network, secrets, view};
 
 /// Every path of which the compiler wants a [`PathFact`](crate::facts::PathFact)
 /// first, sorted and without repetition; [`credential_questions`] comes after.
@@ -34,6 +34,9 @@ pub fn questions(
         for candidate in sets::candidates(set, home, environment) {
             ask(&mut wanted, &candidate.path);
         }
+    }
+    for path in network::questions(policy, environment) {
+        ask(&mut wanted, &path);
     }
     wanted.extend(view::mount_points());
     wanted.extend(view::markers(&policy.workspace));

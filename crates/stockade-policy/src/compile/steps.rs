@@ -10,45 +10,67 @@ use std::collections::BTreeSet;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee::{self, *};
 use crate::landlock::{self, Object, Rights};
+use crate::network::rules::Capture;
 use crate::path::AbsolutePath;
 use crate::plan::{Access, Action, Form, Landlock, LandlockRule, Limits, MaskPath, Step};
 use crate::policy::Policy;
 use crate::seccomp;
 
 use super::limits;
+use super::network::Opened;
 use super::sockets;
 use super::view::{self, Absent, Entries, Entry, View};
 
 /// Largest file that is copied instead of mounted.
 const COPY_BYTES_MAX: u64 = 256 << 10;
 
-pub(super) fn in_order(
-    policy: &Policy,
-    facts: &Facts,
-    view: &View,
-    limits: &Limits,
-    directory: &AbsolutePath,
-) -> Vec<Step> {
+/// What the steps are made of.
+pub(super) struct Parts<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) facts: &'a Facts,
+    pub(super) view: &'a View,
+    pub(super) limits: &'a Limits,
+    pub(super) directory: &'a AbsolutePath,
+    pub(super) network: Option<&'a Opened>,
+}
+
+pub(super) fn in_order(parts: &Parts<'_>) -> Vec<Step> {
+    let Parts {
+        policy,
+        facts,
+        view,
+        limits,
+        ..
+    } = *parts;
     let mut list = StepList {
         steps: Vec::with_capacity(view.entries.len() + 32),
         nested_sandbox: policy.nested_sandbox.is_some(),
     };
     list.supervise(policy, facts);
+    if parts.network.is_some() {
+        list.push("egress.process", Action::StartEgress, BY_EGRESS);
+    }
     list.prepare(policy.form);
     if policy.form == Form::Namespaces {
-        list.build_view(view, &facts.home, limits);
+        list.build_view(parts);
     }
     list.push(
         "enter.directory",
         Action::EnterDirectory {
-            path: directory.clone(),
+            path: parts.directory.clone(),
         },
         &[FS2],
     );
     list.limit(facts, limits);
     list.confine(policy, facts, view);
+    if parts.network.is_some() {
+        list.push("egress.self-test", Action::TestEgress, BY_EGRESS);
+    }
     list.steps
 }
+
+/// Guarantees that the egress process holds.
+const BY_EGRESS: &[Guarantee] = &[NT1, NT2, NT3, NT4, NT5, NT6, CR1, CR2, CR3];
 
 /// The steps with which the launcher begins under every plan but unusual ones
 /// (a nested sandbox, a grant of /dev). It can perform them before the plan is
@@ -108,7 +130,8 @@ impl StepList {
         }
     }
 
-    fn build_view(&mut self, view: &View, home: &AbsolutePath, limits: &Limits) {
+    fn build_view(&mut self, parts: &Parts<'_>) {
+        let Parts { view, limits, .. } = *parts;
         self.push("view.root", Action::NewRoot, &[FS1, FS2, FS5, EP1]);
         // Where the host's own /dev or /proc is granted, it comes first.
         let early = match view.begins_as_usual() && !self.nested_sandbox {
@@ -123,6 +146,9 @@ impl StepList {
             Action::VerifyNamespaces,
             &[FS5, PR3, PR8, NT1, NT2],
         );
+        if let Some(network) = parts.network {
+            self.route(network);
+        }
         self.push(
             "view.storage",
             Action::PrivateStorage {
@@ -135,7 +161,7 @@ impl StepList {
             .entries
             .iter()
             .filter(|(path, _)| !early.contains_key(*path));
-        let absent = view::absent(view, home);
+        let absent = view::absent(view, &parts.facts.home);
         for (path, entry) in later {
             match absent.get(path) {
                 Some(names) => self.place_without(path, names),
@@ -143,7 +169,39 @@ impl StepList {
             }
         }
         self.mask(view, &absent);
+        if let Some(network) = parts.network {
+            self.listen(network);
+        }
         self.push("view.enter", Action::EnterRoot, &[FS1, FS2, FS5]);
+    }
+
+    /// Leaves connections nowhere to go but to the way out.
+    fn route(&mut self, network: &Opened) {
+        self.push("network.routes", Action::LocalRoutes, &[NT1, NT3]);
+        if network.plan.capture == Capture::Transparent {
+            self.push("network.redirect", Action::Redirect, &[NT1, NT2]);
+        }
+    }
+
+    fn listen(&mut self, network: &Opened) {
+        self.push(
+            "network.listen",
+            Action::Listen {
+                listeners: network.listeners.clone(),
+            },
+            &[NT1, NT2, NT3],
+        );
+        for store in &network.stores {
+            self.push(
+                format!("network.trust {}", store.path),
+                Action::TrustStore {
+                    source: store.source.clone(),
+                    path: store.path.clone(),
+                    format: store.format,
+                },
+                &[NT5, NT6],
+            );
+        }
     }
 
     fn place(&mut self, path: &AbsolutePath, entry: &Entry) {

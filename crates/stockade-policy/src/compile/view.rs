@@ -21,7 +21,7 @@ use super::findings::Findings;
 
 pub(super) use absent::{Absent, absent};
 pub(super) use markers::markers;
-pub(super) use private::{constant_entries, mount_points};
+pub(super) use private::{constant_entries, mount_points, name_files};
 
 /// The finished layout.
 pub(super) struct View {
@@ -32,6 +32,8 @@ pub(super) struct View {
     pub(super) home: AbsolutePath,
     /// The private runtime directory, when the policy passes its variable.
     pub(super) runtime_directory: Option<AbsolutePath>,
+    /// The private directory of the way out, when there is one.
+    pub(super) way_out: Option<AbsolutePath>,
 }
 
 impl View {
@@ -90,6 +92,7 @@ pub(super) fn lay_out(
         masks: Vec::new(),
         home: facts.home.clone(),
         runtime_directory: None,
+        way_out: None,
     };
     match policy.form {
         Form::Namespaces => {

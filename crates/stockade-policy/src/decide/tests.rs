@@ -137,8 +137,8 @@ fn executing_and_connecting() {
             execute /srv/tool: denied by filesystem.default: no rule grants it; grant Some("[filesystem]\nread = [\"system\", \"/srv/tool\"]\n"), person may: true
             connect localhost:443: permit by built-in.loopback the run's own loopback; nothing of the host listens there
             connect 127.8.9.1:443: permit by built-in.loopback the run's own loopback; nothing of the host listens there
-            connect docs.example.com:443: denied by network.allow: the network is denied as a whole; this version has no egress proxy; grant None, person may: false
-            connect 127.0.0.1.example.com:443: denied by network.allow: the network is denied as a whole; this version has no egress proxy; grant None, person may: false
+            connect docs.example.com:443: denied by network.allow: the network is denied as a whole; grant Some("[network]\nallow = [\"docs.example.com\"]\n"), person may: true
+            connect 127.0.0.1.example.com:443: denied by network.allow: the network is denied as a whole; grant Some("[network]\nallow = [\"127.0.0.1.example.com\"]\n"), person may: true
         "#]],
     );
 }

@@ -127,20 +127,20 @@ fn each_guarantee_says_what_it_rests_on() {
                          by: network namespace with nothing but its own loopback; host sockets are covered
           NT2  held      only allowlisted host and port pairs are reachable; an empty list denies all
                          by: there is no way out at all
-          NT3  not held  no name is resolved outside except allowlisted ones
-                         because: needs the egress proxy; this version denies the whole network
-          NT4  not held  loopback of the host, private ranges and metadata are refused after resolution
-                         because: needs the egress proxy; this version denies the whole network
-          NT5  not held  over TLS the server name equals the destination
-                         because: needs the egress proxy; this version denies the whole network
-          NT6  not held  method, path, git-operation, size and rate rules hold
-                         because: needs the egress proxy; this version denies the whole network
+          NT3  held      no name is resolved outside except allowlisted ones
+                         by: there is no way out at all
+          NT4  held      loopback of the host, private ranges and metadata are refused after resolution
+                         by: there is no way out at all
+          NT5  held      over TLS the server name equals the destination
+                         by: there is no way out at all
+          NT6  held      method, path, git-operation, size and rate rules hold
+                         by: there is no way out at all
           CR1  not held  a secret is never inside the sandbox
-                         because: needs the credentials broker, which this version does not have
+                         because: no credential is bound
           CR2  not held  a secret is attached only to requests that its binding names
-                         because: needs the credentials broker, which this version does not have
+                         because: no credential is bound
           CR3  not held  a credential other than the bound one is refused on a host with a binding
-                         because: needs the credentials broker, which this version does not have
+                         because: no credential is bound
           EP1  held      each run starts from a declared state; nothing persists but what the policy names
                          by: a new root and empty private directories each time, gone with the run
           EP2  not held  restore gives back exactly the snapshot

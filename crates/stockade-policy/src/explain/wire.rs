@@ -7,6 +7,7 @@ use crate::digest::digest;
 use crate::path::printable;
 use crate::plan::{Access, Form, Grant, Hold, Limits, Mask, Plan, Rule, Step};
 
+use super::network::NetworkV1;
 use super::rules_in_force;
 
 /// A plan, version 1. Paths and arguments are text in which bytes that are
@@ -27,6 +28,8 @@ pub struct ExplainV1 {
     pub environment: Vec<String>,
     /// Hosts that may be reached; empty denies all.
     pub network_allow: Vec<String>,
+    /// The way out in full; absent where nothing is opened.
+    pub network: Option<NetworkV1>,
     pub nested_sandbox: bool,
     pub limits: LimitsV1,
     pub system_calls: Vec<SystemCallV1>,
@@ -142,7 +145,8 @@ pub fn json(plan: &Plan) -> ExplainV1 {
             .iter()
             .map(|(name, _)| printable(name))
             .collect(),
-        network_allow: Vec::new(),
+        network_allow: network_allow(plan),
+        network: plan.network.as_ref().map(super::network::json),
         nested_sandbox: plan.nested_sandbox,
         limits: limits(&plan.limits),
         system_calls: rules_in_force(plan).map(system_call).collect(),
@@ -152,7 +156,16 @@ pub fn json(plan: &Plan) -> ExplainV1 {
     }
 }
 
-fn rule(rule: &Rule) -> RuleV1 {
+/// What the granting layers name, as patterns.
+fn network_allow(plan: &Plan) -> Vec<String> {
+    let granted = plan.network.iter().flat_map(|network| network.sets.first());
+    granted
+        .flat_map(|set| &set.rules)
+        .map(|rule| rule.target.to_string())
+        .collect()
+}
+
+pub(super) fn rule(rule: &Rule) -> RuleV1 {
     let Rule { id, origin, reason } = rule.clone();
     RuleV1 { id, origin, reason }
 }
@@ -278,6 +291,7 @@ mod tests {
                 "limits",
                 "masks",
                 "nested_sandbox",
+                "network",
                 "network_allow",
                 "notes",
                 "steps",

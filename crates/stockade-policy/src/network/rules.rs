@@ -321,8 +321,9 @@ pub enum Source {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Approval {
+    #[default]
     Deny,
     Ask,
     /// `stockade learn`: what no rule names is permitted and recorded. No

@@ -3,11 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use serde_json::json;
 use stockade_engine::run::{Request, plan};
-use stockade_policy::decide::{Decision, Question, decide};
+use stockade_policy::decide::{Decision, Question, decide_at};
 use stockade_policy::path::{AbsolutePath, printable};
 
 use super::options::PolicyOptions;
@@ -56,7 +57,7 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
     };
     let planned = plan(&request)?;
     let question = question(arguments)?;
-    let decision = decide(&planned.plan, &question);
+    let decision = decide_at(&planned.plan, &question, now_unix());
     let target = printable(arguments.target.as_bytes());
     if arguments.json {
         let answer = match &decision {
@@ -98,6 +99,12 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Rules may expire.
+fn now_unix() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(u64::MAX, |since| since.as_secs())
 }
 
 fn question(arguments: &Args) -> anyhow::Result<Question> {

@@ -3,6 +3,7 @@
 
 use crate::facts::{Facts, PathKind};
 use crate::git;
+use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
 use crate::plan::{Access, Grant, Limits, Rule};
 use crate::policy::Policy;
@@ -47,6 +48,21 @@ const PROCESSOR_FILES: [&str; 3] = [
 /// Home inside when the real one cannot be replaced (for example `/`).
 const SUBSTITUTE_HOME: &str = "/tmp/home";
 
+/// Directories that may be private, and the way out's own in each.
+const WAY_OUT: [(&str, &str); 2] = [("/run", "/run/stockade"), ("/tmp", "/tmp/.stockade")];
+
+/// How names are found inside (resolv.conf(5), hosts(5)).
+const NAME_FILES: [(&str, &str); 2] = [
+    (
+        "/etc/resolv.conf",
+        "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n",
+    ),
+    (
+        "/etc/hosts",
+        "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n",
+    ),
+];
+
 const SSH_CONFIGURATION: &str = "/etc/ssh";
 
 /// Paths that are mount points also when a part of the host lies around them,
@@ -73,6 +89,10 @@ pub(super) fn enter(
     enter_devices(view);
     enter_machine(view, policy, facts, limits);
     enter_ssh_configuration(view, facts);
+    if policy.network.opens_anything() {
+        enter_way_out(view, findings);
+        enter_name_files(view, facts, findings);
+    }
 }
 
 /// What programs need of /dev and /proc when nothing can be mounted: the
@@ -280,6 +300,68 @@ fn enter_ssh_configuration(view: &mut View, facts: &Facts) {
     if !owner_is_mapped && is_directory && nearest(&view.entries, &path) == Some(&readable) {
         view.entries.insert(path, Entry::Copy);
     }
+}
+
+/// A directory for sockets and certificates of the way out.
+fn enter_way_out(view: &mut View, findings: &mut Findings) {
+    let private = WAY_OUT.into_iter().find(|(above, _)| {
+        let entry = nearest(&view.entries, &absolute(above));
+        matches!(entry, Some(Entry::Private { .. }))
+    });
+    let Some((_, path)) = private else {
+        findings.refuse(
+            Guarantee::NT1,
+            "/run and /tmp are both granted, so the way out has no private directory inside",
+            "grant less than all of /run and /tmp",
+        );
+        return;
+    };
+    let path = absolute(path);
+    view.way_out = Some(path.clone());
+    enter_directory(view, path, 0o755, "sockets and certificates of the way out");
+}
+
+/// Names are asked of the way out, and no address is known without it.
+fn enter_name_files(view: &mut View, facts: &Facts, findings: &mut Findings) {
+    for (path, content) in NAME_FILES {
+        let named = absolute(path);
+        // The file is often a link to where a daemon of the host keeps it.
+        let place = match facts.paths.get(&named) {
+            Some(fact) => match (&fact.kind, &fact.resolved) {
+                (_, Some(resolved)) => Some(resolved.clone()),
+                (PathKind::Symlink { target }, None) => named.link_target(target),
+                (_, None) => None,
+            },
+            None => match nearest(&view.entries, &named) {
+                Some(Entry::Host { .. }) => None,
+                _ => Some(named.clone()),
+            },
+        };
+        let dangles = |place: &AbsolutePath| {
+            let shown = matches!(nearest(&view.entries, place), Some(Entry::Host { .. }));
+            shown
+                && facts
+                    .paths
+                    .get(&named)
+                    .is_some_and(|fact| fact.resolved.is_none())
+        };
+        match place.filter(|place| !dangles(place)) {
+            Some(place) => {
+                let content = content.as_bytes().to_vec();
+                view.entries.insert(place.clone(), Entry::File { content });
+                let rule = built_in("built-in.names", "names are asked of the way out");
+                grant(view, place, Access::Read, Content::OwnOfThisRun, rule);
+            }
+            None => findings.note(format!(
+                "{path} does not exist, so programs that read it do not find the way out"
+            )),
+        }
+    }
+}
+
+/// Files that say how names are found.
+pub(in super::super) fn name_files() -> impl Iterator<Item = AbsolutePath> {
+    NAME_FILES.iter().map(|(path, _)| absolute(path))
 }
 
 fn grant(view: &mut View, path: AbsolutePath, access: Access, content: Content, rule: Rule) {
