@@ -33,6 +33,7 @@ const FOR_TESTS: &[Package] = &[
     package("npm", "npm"),
     package("openssh-client", "ssh"),
     package("openssh-server", "/usr/sbin/sshd"),
+    package("openssh-server", "/usr/sbin/sshd"),
     package("postgresql", "/usr/lib/postgresql"),
     package("procps", "ps"),
     package("python3", "/usr/bin/python3"),

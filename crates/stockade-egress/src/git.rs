@@ -14,6 +14,7 @@
 pub mod agent;
 pub mod commands;
 pub mod history;
+pub mod known_hosts;
 pub mod needles;
 pub mod pack;
 pub mod packet;
@@ -22,3 +23,4 @@ pub mod report;
 pub mod repository;
 pub mod smart_http;
 pub mod spool;
+pub mod ssh;

@@ -224,7 +224,7 @@ async fn write_message<W: AsyncWrite + Unpin>(stream: &mut W, body: &[u8]) -> io
 }
 
 /// A string of RFC 4251: its length in 32 bits, and its bytes.
-fn write_string(output: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn write_string(output: &mut Vec<u8>, bytes: &[u8]) {
     // Messages are bounded far below four gibibytes.
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     output.extend_from_slice(&length.to_be_bytes());

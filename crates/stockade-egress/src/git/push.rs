@@ -151,6 +151,11 @@ impl<'a> PushFilter<'a> {
         matches!(self.state, State::Refused(_))
     }
 
+    /// Whether nothing has come yet.
+    pub fn is_untouched(&self) -> bool {
+        matches!(&self.state, State::Commands(collector) if collector.is_empty())
+    }
+
     /// To be called when the body is over, or complete.
     pub fn finish(mut self) -> Result<Vetted, Box<Refused>> {
         let whole_gzip = self.gzip.take().is_none_or(|gzip| gzip.finish().is_ok());
