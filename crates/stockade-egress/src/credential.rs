@@ -18,6 +18,7 @@ mod vault;
 
 pub use body::{BODY_BYTES_MAX, BodyPlan};
 pub use encodings::SECRET_BYTES_MIN;
+pub(crate) use encodings::forms;
 pub use patterns::{Patterns, Scan};
 pub use scrub::Scrubber;
 pub use stockade_policy::network::judge::Denial;

@@ -138,6 +138,11 @@ impl Scan {
         }
     }
 
+    /// What follows has nothing to do with what came before.
+    pub fn reset(&mut self) {
+        self.carried.clear();
+    }
+
     /// Whether a text ends in `piece`.
     pub fn is_found_in(&mut self, piece: &[u8]) -> bool {
         if self.carried.is_empty() {

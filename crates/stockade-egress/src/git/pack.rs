@@ -52,6 +52,7 @@ pub struct Scanner {
     position: u64,
     inflated: u64,
     inflated_max: u64,
+    needles: Needles,
     search: Search,
     finding: Finding,
     history: History,
@@ -120,6 +121,7 @@ impl Scanner {
             position: 0,
             inflated: 0,
             inflated_max,
+            needles: needles.clone(),
             search: needles.search(),
             finding: Finding::Nothing,
             history: History::new(hash),
@@ -191,7 +193,7 @@ impl Scanner {
             self.object = object;
             self.pending.clear();
             self.inflate.reset(true);
-            self.search.reset();
+            self.search = self.needles.search();
             self.state = State::Contents;
         } else if self.pending.len() > OBJECT_HEADER_BYTES_MAX {
             return Err(BadPack::ObjectHeader);
@@ -506,7 +508,8 @@ mod tests {
     }
 
     fn scan(pack: &[u8], piece: usize) -> Result<Finding, BadPack> {
-        let needles = Needles::new([SECRET]).unwrap();
+        let secret = str::from_utf8(SECRET).unwrap();
+        let needles = Needles::new([secret]).unwrap();
         let mut scanner = Scanner::new(&needles, Hash::Sha1, 1 << 20);
         for piece in pack.chunks(piece) {
             scanner.feed(piece)?;

@@ -36,6 +36,7 @@ pub struct Settings {
     pub repository: String,
     pub transport: Transport,
     pub coding: Coding,
+    /// Secrets that no push may carry.
     pub needles: Needles,
     pub room: Room,
 }
@@ -477,7 +478,7 @@ mod tests {
             repository: "o/n".to_owned(),
             transport: Transport::Https,
             coding,
-            needles: Needles::new([b"branch-secret".as_slice()]).unwrap(),
+            needles: Needles::new(["branch-secret"]).unwrap(),
             room: Room::new(1 << 20),
         };
         let judge = |operation: &GitOperation<'_>| match operation.action {

@@ -49,6 +49,7 @@ pub struct HostKey(PrivateKey);
 pub struct Session<'a> {
     pub host_key: &'a HostKey,
     pub upstream: &'a Upstream,
+    /// Secrets that no push may carry.
     pub needles: Needles,
     pub room: Room,
     pub judge: &'a dyn Fn(&GitOperation<'_>) -> Result<GitPermit, Denial>,

@@ -180,7 +180,7 @@ pub fn judge(operation: &GitOperation<'_>) -> Result<GitPermit, Denial> {
 }
 
 pub fn needles() -> Needles {
-    Needles::new([SECRET.as_bytes()]).unwrap()
+    Needles::new([SECRET]).unwrap()
 }
 
 fn denial(code: &'static str, what: &str) -> Denial {
