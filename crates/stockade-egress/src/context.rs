@@ -27,6 +27,7 @@ use crate::asks::{About, Asks, Held};
 use crate::audit::{Audit, Subject};
 use crate::budget::{Budgets, Charge};
 use crate::dial;
+use crate::inspect::inspection::Inspection;
 use crate::names::synthetic::Synthetic;
 use crate::resolve::Resolver;
 use crate::wire::{Answer, Entry, NetworkEvent};
@@ -47,6 +48,8 @@ pub struct Context {
     pub resolver: RefCell<Rc<Resolver>>,
     pub budgets: Budgets,
     pub asks: Asks,
+    /// What inspected connections share.
+    pub inspection: Inspection,
     last_connection: Cell<u64>,
     /// Connections of the sandbox that are open, of every entry.
     pub open: Cell<u64>,
@@ -108,7 +111,11 @@ enum Basis {
 
 impl Context {
     /// An error when the plan's rules cannot be understood.
-    pub fn new(plan: NetworkPlan, resolver: Resolver) -> Result<Self, String> {
+    pub fn new(
+        plan: NetworkPlan,
+        resolver: Resolver,
+        inspection: Inspection,
+    ) -> Result<Self, String> {
         Ok(Self {
             judge: RefCell::new(Rc::new(Judge::new(plan.clone())?)),
             generation: watch::Sender::new(1),
@@ -118,6 +125,7 @@ impl Context {
             resolver: RefCell::new(Rc::new(resolver)),
             budgets: Budgets::default(),
             asks: Asks::default(),
+            inspection,
             last_connection: Cell::new(0),
             open: Cell::new(0),
             names: RefCell::default(),
@@ -147,6 +155,7 @@ impl Context {
     /// connections that they do not permit end. An error leaves all as it was.
     pub fn replace(&self, plan: NetworkPlan) -> Result<u64, String> {
         let judge = Judge::new(with_rules(&plan, &self.granted.borrow()))?;
+        self.resolver.replace(Rc::new(Resolver::new(&plan)));
         self.plan.replace(plan);
         Ok(self.enforce(judge))
     }

@@ -10,12 +10,15 @@
 mod activity;
 pub mod authority;
 mod body;
+mod conversation;
 pub mod environment;
 mod exchange;
+pub mod fetch;
 pub mod forward;
 mod frames;
 mod gated;
 pub mod graphql;
+pub mod inspection;
 mod message;
 mod outgoing;
 mod refusal;

@@ -18,6 +18,7 @@ pub mod front;
 pub mod git;
 pub mod ingress;
 pub mod inspect;
+pub mod metrics;
 pub mod names;
 pub mod offers;
 pub mod refusal;

@@ -4,11 +4,14 @@
 //! Each offer is one line of the policy and gives exactly that: the rest of
 //! this machine's loopback stays beyond the floor.
 
+use std::ffi::OsStr;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Instant;
 
 use stockade_policy::network::Destination;
 use stockade_policy::network::destination::RawHost;
@@ -19,11 +22,13 @@ use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixDatagram, UnixStream};
 use tokio::sync::Mutex;
 
+use crate::audit::Subject;
 use crate::context::{Context, Wish};
 use crate::control;
 use crate::dial;
+use crate::git::agent;
 use crate::tunnel;
-use crate::wire::Entry;
+use crate::wire::{Entry, NetworkEvent};
 
 /// Proof that the policy offers this port of this machine's loopback; the only
 /// way past the floor. Made from the plan only.
@@ -201,7 +206,7 @@ pub async fn serve_unix(context: Rc<Context>, client: UnixStream, index: u32) {
     let Some(offer) = offer else {
         return;
     };
-    let subject = crate::audit::Subject {
+    let subject = Subject {
         connection: context.next_connection(),
         entry: Entry::Unix,
         destination: String::from_utf8_lossy(offer.path.as_bytes()).into_owned(),
@@ -217,44 +222,45 @@ pub async fn serve_unix(context: Rc<Context>, client: UnixStream, index: u32) {
         return;
     }
     let path = path_of(offer);
-    match &offer.kind {
-        SocketKind::Stream => pass_bytes(&context, client, &path, &subject, &offer.rule).await,
-        SocketKind::SshAgent { .. } => {}
-    }
-}
-
-fn path_of(offer: &SocketOffer) -> PathBuf {
-    use std::os::unix::ffi::OsStrExt;
-    std::ffi::OsStr::from_bytes(offer.path.as_bytes()).into()
-}
-
-/// Bytes only: descriptors that a client sends are closed by the kernel when
-/// its message is read without room for them (unix(7)).
-async fn pass_bytes(
-    context: &Context,
-    mut client: UnixStream,
-    path: &std::path::Path,
-    subject: &crate::audit::Subject,
-    rule: &Rule,
-) {
-    let started = std::time::Instant::now();
-    let Ok(mut upstream) = UnixStream::connect(path).await else {
-        return;
-    };
     context.audit.opened();
-    let moved = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
-    let (uploaded_bytes, downloaded_bytes) = moved.unwrap_or_default();
+    let started = Instant::now();
+    let (uploaded_bytes, downloaded_bytes, requests) = match &offer.kind {
+        SocketKind::Stream => pass_bytes(client, &path).await,
+        SocketKind::SshAgent { keys } => (0, 0, pass_signatures(client, &path, keys).await),
+    };
     context.audit.closed(uploaded_bytes, downloaded_bytes);
-    context.audit.event(crate::wire::NetworkEvent::Closed {
+    context.audit.event(NetworkEvent::Closed {
         connection: subject.connection,
-        destination: subject.destination.clone(),
-        rule: rule.id.clone(),
+        destination: subject.destination,
+        rule: offer.rule.id.clone(),
         generation: subject.generation,
         uploaded_bytes,
         downloaded_bytes,
         duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        requests: 0,
+        requests,
         credentials: Vec::new(),
         scrubbed: 0,
     });
+}
+
+fn path_of(offer: &SocketOffer) -> PathBuf {
+    OsStr::from_bytes(offer.path.as_bytes()).into()
+}
+
+/// Bytes only: descriptors that a client sends are closed by the kernel when
+/// its message is read without room for them (unix(7)). How many went out and
+/// came in.
+async fn pass_bytes(mut client: UnixStream, path: &Path) -> (u64, u64, u64) {
+    let Ok(mut upstream) = UnixStream::connect(path).await else {
+        return (0, 0, 0);
+    };
+    let moved = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+    let (uploaded, downloaded) = moved.unwrap_or_default();
+    (uploaded, downloaded, 0)
+}
+
+/// How many signatures were made.
+async fn pass_signatures(client: UnixStream, path: &Path, keys: &[String]) -> u64 {
+    let served = agent::serve(client, || UnixStream::connect(path), keys).await;
+    served.map_or(0, |summary| summary.signatures)
 }

@@ -4,9 +4,11 @@
 //! easy to bound. It serves while the engine holds the other end of the
 //! control socket; without it there is no sandbox to serve.
 
+use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,11 +24,12 @@ use crate::confine::{self, Needs};
 use crate::context::Context;
 use crate::control;
 use crate::ingress::Gate;
+use crate::inspect::inspection::{Announced, Inspection};
 use crate::offers::{self, Published, Supply};
 use crate::resolve::Resolver;
 use crate::self_test::{self, Probes};
 use crate::wire::{Entry, FromEgress, Listener, SetUp, ToEgress};
-use crate::{explicit, stub, transparent};
+use crate::{explicit, metrics, stub, transparent};
 
 /// The end was asked for, or the engine went away.
 const EXIT_DONE: i32 = 0;
@@ -65,6 +68,7 @@ struct Ready {
     context: Context,
     listeners: Vec<(Listener, OwnedFd)>,
     published: Vec<Published>,
+    metrics: Option<std::os::unix::net::UnixListener>,
     evidence: Vec<(String, String)>,
 }
 
@@ -85,15 +89,25 @@ impl Failure {
 /// `None` when the engine went away or changed its mind.
 fn start(control: &OwnedFd) -> Result<Option<Ready>, Failure> {
     confine::harden(control.as_fd()).map_err(Failure::of("process"))?;
-    let Some(set_up) = take_set_up(control)? else {
+    let Some(mut set_up) = take_set_up(control)? else {
         return Ok(None);
     };
     let needs = needs(&set_up);
+    let metrics_socket = set_up.metrics_socket.as_deref().map(path_of);
     let resolver = Resolver::new(&set_up.network);
-    let context = Context::new(set_up.network, resolver).map_err(Failure::of("rules"))?;
+    let inspection = Inspection::new(&mut set_up).map_err(Failure::of("credentials"))?;
+    let (
+        inspection,
+        Announced {
+            authority,
+            placeholders,
+        },
+    ) = inspection;
+    let context = Context::new(set_up.network, resolver, inspection);
+    let context = context.map_err(Failure::of("rules"))?;
     let ready = FromEgress::Ready {
-        authority: None,
-        placeholders: Vec::new(),
+        authority,
+        placeholders,
     };
     control::send(control.as_fd(), &ready, Wait::Yes).map_err(Failure::of("control"))?;
     let Some(listeners) = take_listeners(control)? else {
@@ -101,11 +115,14 @@ fn start(control: &OwnedFd) -> Result<Option<Ready>, Failure> {
     };
     let published =
         offers::bind(&context.judge().plan().publish).map_err(Failure::of("publish"))?;
+    let metrics = metrics_socket.map(|path| metrics::bind(&path));
+    let metrics = metrics.transpose().map_err(Failure::of("metrics"))?;
     let evidence = confine::confine(&needs).map_err(Failure::of("confinement"))?;
     Ok(Some(Ready {
         context,
         listeners,
         published,
+        metrics,
         evidence,
     }))
 }
@@ -140,21 +157,21 @@ fn take_listeners(control: &OwnedFd) -> Result<Option<Vec<(Listener, OwnedFd)>>,
 
 fn needs(set_up: &SetUp) -> Needs {
     let network: &NetworkPlan = &set_up.network;
-    let path = |bytes: &[u8]| -> PathBuf {
-        use std::os::unix::ffi::OsStrExt;
-        std::ffi::OsStr::from_bytes(bytes).into()
-    };
-    let roots = network.roots.iter().map(|root| path(root.as_bytes()));
+    let roots = network.roots.iter().map(|root| path_of(root.as_bytes()));
     let variables = [&set_up.root_file, &set_up.root_directory];
-    let offered = network.sockets.iter().map(|one| path(one.path.as_bytes()));
+    let offered = network.sockets.iter().map(|one| path_of(one.path.as_bytes()));
     Needs {
         readable: roots
-            .chain(variables.into_iter().flatten().map(|bytes| path(bytes)))
+            .chain(variables.into_iter().flatten().map(|bytes| path_of(bytes)))
             .collect(),
         sockets: offered
-            .chain(set_up.ssh_agent.iter().map(|bytes| path(bytes)))
+            .chain(set_up.ssh_agent.iter().map(|bytes| path_of(bytes)))
             .collect(),
     }
+}
+
+fn path_of(bytes: &[u8]) -> PathBuf {
+    OsStr::from_bytes(bytes).into()
 }
 
 fn run(ready: Ready, control: OwnedFd) -> i32 {
@@ -190,6 +207,9 @@ async fn attend(ready: Ready, control: OwnedFd) -> i32 {
         .collect();
     let opened = {
         let _entered = serving.enter();
+        if let Some(Ok(listener)) = ready.metrics.map(UnixListener::from_std) {
+            spawn_local(metrics::serve(context.clone(), listener));
+        }
         open(&context, ready.listeners, ready.published)
     };
     let tested = async {
@@ -372,8 +392,11 @@ async fn obey(context: &Rc<Context>, control: &UnixDatagram) -> Order {
 
 /// New rules, understood as a whole before they hold.
 fn replace(context: &Rc<Context>, descriptors: Vec<OwnedFd>) -> Result<u64, String> {
-    let set_up = control::read_set_up(descriptors).map_err(|error| error.to_string())?;
-    context.replace(set_up.network)
+    let mut set_up = control::read_set_up(descriptors).map_err(|error| error.to_string())?;
+    let secrets = context.inspection.prepare(&mut set_up)?;
+    let generation = context.replace(set_up.network)?;
+    context.inspection.replace(secrets);
+    Ok(generation)
 }
 
 /// Sends what is queued, oldest first; ends when the engine is gone.

@@ -2,29 +2,42 @@
 
 use std::rc::Rc;
 
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::context::{Context, Conversation, denial};
+use crate::context::{Context, Conversation, Wish, denial};
+use crate::inspect::forward;
+use crate::replay::Replay;
+use crate::wire::Entry;
 
 /// TLS that is ended here; the ClientHello is among `early`.
 pub async fn inspect_tls(conversation: Rc<Conversation>, client: TcpStream, early: Vec<u8>) {
-    not_served(&conversation, (client, early), "inspected TLS");
+    // Why it ended is in the log where a rule was the reason.
+    drop(forward::serve_tls(conversation, Replay::new(early, client)).await);
 }
 
 /// HTTP without TLS, origin-form.
 pub async fn inspect_plain(conversation: Rc<Conversation>, client: TcpStream, early: Vec<u8>) {
-    not_served(&conversation, (client, early), "plain HTTP");
+    drop(forward::serve_plain(conversation, Replay::new(early, client)).await);
 }
 
 /// HTTP requests in absolute form; the first head is among `early`.
-pub async fn proxy_requests(context: Rc<Context>, mut client: TcpStream, early: Vec<u8>) {
-    drop((context, early));
-    let refused = denial("not-allowed", "plain HTTP is not served");
-    let answer = crate::refusal::http1(&refused, "", "0");
-    if client.write_all(&answer).await.is_ok() {
-        crate::ingress::linger(client).await;
-    }
+pub async fn proxy_requests(context: Rc<Context>, client: TcpStream, early: Vec<u8>) {
+    let client_port = client.peer_addr().map_or(0, |peer| peer.port());
+    let open = move |destination| {
+        let context = Rc::clone(&context);
+        async move {
+            let wish = Wish {
+                connection: context.next_connection(),
+                entry: Entry::HttpProxy,
+                destination,
+                request: None,
+                client_port,
+            };
+            // A client that goes away drops this whole future.
+            context.admit(wish, std::future::pending()).await
+        }
+    };
+    drop(forward::serve_proxy(Replay::new(early, client), open).await);
 }
 
 /// SSH that carries git.

@@ -92,6 +92,11 @@ impl Activity {
         }
     }
 
+    /// Ends [`Activity::expired`] now.
+    pub fn close(&self) {
+        self.enough.notify_one();
+    }
+
     /// A part of a body moved.
     pub fn touch(&self) {
         self.moved.set(Instant::now());
@@ -145,7 +150,7 @@ impl Drop for Abandonment {
         let abandoned = activity.abandoned.get() + 1;
         activity.abandoned.set(abandoned);
         if abandoned > ABANDONED_MAX {
-            activity.enough.notify_one();
+            activity.close();
         }
     }
 }

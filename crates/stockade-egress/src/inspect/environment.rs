@@ -28,6 +28,9 @@ pub trait Environment: Meter + 'static {
     /// Opens a connection to the destination. Records its own failures.
     fn dial(&self) -> impl Future<Output = Result<TcpStream, Denial>>;
 
+    /// Ends once the rules no longer permit the connection.
+    fn revoked(&self) -> impl Future<Output = ()>;
+
     /// Judges, counts and records a request.
     fn judge_request(&self, head: &RequestHead<'_>, line: &str) -> Result<RequestPermit, Denial>;
 

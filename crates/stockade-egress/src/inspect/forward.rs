@@ -90,16 +90,19 @@ where
         .map_err(io::Error::other)?;
     let client = greeted.accept(configuration).await?;
     let session = Rc::new(Session::new(
-        environment,
+        Rc::clone(&environment),
         Scheme::Https,
         upstream,
         Activity::new(),
         Arc::default(),
     ));
-    match protocol {
-        Protocol::Http1 => serve_http1(session, client).await,
-        Protocol::Http2 => serve_http2(session, client, tasks).await,
-    }
+    let served = async {
+        match protocol {
+            Protocol::Http1 => serve_http1(session, client).await,
+            Protocol::Http2 => serve_http2(session, client, tasks).await,
+        }
+    };
+    until_revoked(&*environment, served).await
 }
 
 /// Serves plain HTTP/1.1 whose requests all go to one destination.
@@ -110,14 +113,14 @@ where
 {
     let (tasks, _guard) = Tasks::new();
     let upstream = Upstream::new(Rc::clone(&environment), Scheme::Http, tasks);
-    let session = Session::new(
-        environment,
+    let session = Rc::new(Session::new(
+        Rc::clone(&environment),
         Scheme::Http,
         upstream,
         Activity::new(),
         Arc::default(),
-    );
-    serve_http1(Rc::new(session), client).await
+    ));
+    until_revoked(&*environment, serve_http1(session, client)).await
 }
 
 /// Serves an explicit proxy's plain HTTP/1.1, where each request names its
@@ -147,7 +150,7 @@ where
     serve_gated(client, Forms::Proxy, &activity, &line, service).await?;
     let upgraded = proxy.upgraded.borrow_mut().take();
     match upgraded {
-        Some(session) => relay(&session).await,
+        Some(session) => until_revoked(&*session.environment, relay(&session)).await,
         None => Ok(()),
     }
 }
@@ -201,6 +204,7 @@ where
             return Ok(Rc::clone(known));
         }
         let environment = (self.open)(destination.clone()).await?;
+        self.watch(Rc::clone(&environment));
         let upstream = Upstream::new(Rc::clone(&environment), Scheme::Http, self.tasks.clone());
         let session = Rc::new(Session::new(
             environment,
@@ -215,6 +219,25 @@ where
         }
         sessions.insert(destination.clone(), Rc::clone(&session));
         Ok(session)
+    }
+
+    /// Closes the client's connection once one of its conversations must end.
+    fn watch(&self, environment: Rc<E>) {
+        let activity = Rc::clone(&self.activity);
+        self.tasks.spawn(async move {
+            environment.revoked().await;
+            activity.close();
+        });
+    }
+}
+
+async fn until_revoked<E: Environment>(
+    environment: &E,
+    served: impl Future<Output = io::Result<()>>,
+) -> io::Result<()> {
+    tokio::select! {
+        ended = served => ended,
+        () = environment.revoked() => Ok(()),
     }
 }
 

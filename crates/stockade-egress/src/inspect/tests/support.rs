@@ -30,6 +30,7 @@ use stockade_policy::plan::Rule;
 use stockade_policy::value::HostReach;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::LocalSet;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -57,6 +58,7 @@ pub struct Double {
     pub authority: Rc<Authority>,
     pub origin: SocketAddr,
     pub dials: Cell<u64>,
+    pub revoked: Notify,
     pub requests: Cell<u64>,
     pub denials: RefCell<Vec<Denial>>,
     pub alerts: RefCell<Vec<String>>,
@@ -117,6 +119,10 @@ impl Environment for Double {
         TcpStream::connect(self.origin)
             .await
             .map_err(|error| denial("unresolvable", error.to_string()))
+    }
+
+    async fn revoked(&self) {
+        self.revoked.notified().await;
     }
 
     fn judge_request(&self, head: &RequestHead<'_>, _line: &str) -> Result<RequestPermit, Denial> {
@@ -267,6 +273,7 @@ impl World {
             authority: Rc::new(authority),
             origin,
             dials: Cell::new(0),
+            revoked: Notify::new(),
             requests: Cell::new(0),
             denials: RefCell::default(),
             alerts: RefCell::default(),
