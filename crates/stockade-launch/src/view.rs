@@ -468,11 +468,16 @@ impl View {
         Ok(())
     }
 
-    /// Opens a directory of the view, which is made where it is missing and
-    /// everything above it is the launcher's own. Links are not followed.
+    /// Opens a directory of the view for something that goes with the sandbox,
+    /// so never one of the host. It is made where it is missing and everything
+    /// above it is the launcher's own. Links are not followed.
     pub(crate) fn make_place(&self, path: &[u8]) -> io::Result<OwnedFd> {
         if self.is_own(path) && relative(path) != b"." {
             self.make(path, Make::Parent)?;
+        }
+        let nearest = |places| nearest(path, places).unwrap_or(0);
+        if nearest(&self.foreign) > nearest(&self.private) {
+            return Err(named(io::Error::other("this place is the host's"), path));
         }
         self.open_inside(path, OFlags::DIRECTORY)
             .map_err(|error| named(error, path))
@@ -565,6 +570,14 @@ fn is_below(path: &[u8], places: &[Vec<u8>]) -> bool {
         path.strip_prefix(place.as_slice())
             .is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))
     })
+}
+
+/// Length of the longest of `places` that is `path` or above it.
+fn nearest(path: &[u8], places: &[Vec<u8>]) -> Option<usize> {
+    let above = places
+        .iter()
+        .filter(|place| is_below(path, std::slice::from_ref(place)));
+    above.map(Vec::len).max()
 }
 
 /// The directory of an absolute path and its last component.

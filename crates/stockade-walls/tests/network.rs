@@ -30,9 +30,10 @@ fn main() {
     // `cargo test NAME` passes a filter, and options of the harness.
     let filter = arguments.iter().skip(1).find(|one| !one.starts_with('-'));
     type Test = (&'static str, fn());
-    let tests: [Test; 5] = [
+    let tests: [Test; 6] = [
         ("connections_arrive", outside::connections_arrive),
         ("without_a_holder", outside::without_a_holder),
+        ("no_socket_on_the_host", outside::no_socket_on_the_host),
         ("a_failed_step_refuses", a_failed_step_refuses),
         ("roots_are_written", outside::roots_are_written),
         ("egress_has_nothing", egress_has_nothing),

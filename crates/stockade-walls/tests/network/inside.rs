@@ -32,6 +32,7 @@ pub fn run() {
         say(&format!("udp {address}"), datagram(address));
     }
     say("unix", offered("/run/offers/agent"));
+    say("unix on the root", offered("/run/other/agent"));
     for address in ["127.0.0.1", "127.0.0.2", "::1"] {
         say(&format!("own server on {address}"), own_server(address));
     }

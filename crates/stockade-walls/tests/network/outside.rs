@@ -6,13 +6,13 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 
-use stockade_policy::plan::Listener;
+use stockade_policy::plan::{Action, Listener};
 use stockade_sys::message::{self, Wait};
 use stockade_sys::network::{self, original_destination, receive_with_destination, send_from};
 use stockade_sys::rustix::event::{PollFd, PollFlags, poll};
 use stockade_sys::rustix::net::connect;
 use stockade_walls::process::Sandbox;
-use stockade_walls::{End, Report};
+use stockade_walls::{End, Report, WallError};
 
 use crate::inside::SERVER_PORT;
 use crate::plan::{self, Scratch};
@@ -41,6 +41,7 @@ pub fn connections_arrive() {
         ("udp [2001:db8::9]:53", "asked 2001:db8::9"),
         ("udp 127.0.0.1:53", "asked 127.0.0.1"),
         ("unix", "unix"),
+        ("unix on the root", "unix"),
         ("own server on 127.0.0.1", "x"),
         ("own server on 127.0.0.2", "x"),
         ("own server on ::1", "x"),
@@ -61,6 +62,25 @@ pub fn connections_arrive() {
     for what in ["lo", "routes", "redirect", "users", "network"] {
         assert_ne!(said.get(what).map(String::as_str), Some("done"), "{what}");
     }
+}
+
+/// A socket is no file to leave behind on the host.
+pub fn no_socket_on_the_host() {
+    let scratch = Scratch::new();
+    let mut plan = plan::plan(&scratch, "inside");
+    let step = plan
+        .steps
+        .iter_mut()
+        .find_map(|step| match &mut step.action {
+            Action::Listen { listeners } => Some(listeners),
+            _ => None,
+        });
+    *step.expect("a plan that listens") = vec![Listener::Unix {
+        path: plan::path("/scratch/agent"),
+    }];
+    let error = plan::start(&plan, None).expect_err("it is refused");
+    assert!(matches!(error, WallError::Step { .. }), "{error}");
+    assert!(!scratch.0.join("agent").exists());
 }
 
 /// When whoever holds the sockets is gone, nothing answers.

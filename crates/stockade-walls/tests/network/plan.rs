@@ -127,6 +127,10 @@ pub fn listeners() -> Vec<Listener> {
         Listener::Unix {
             path: path("/run/offers/agent"),
         },
+        // On the root, which is read-only for the command.
+        Listener::Unix {
+            path: path("/run/other/agent"),
+        },
         Listener::Supply,
         Listener::ProbeTcp,
         Listener::ProbeUdp,
