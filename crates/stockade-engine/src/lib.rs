@@ -17,6 +17,7 @@ pub mod outcome;
 pub mod policy_text;
 pub mod probe;
 pub mod run;
+pub mod secrets;
 pub mod sockets;
 pub mod state;
 pub mod streams;

@@ -12,6 +12,7 @@ pub mod network;
 pub mod options;
 pub mod reload;
 pub mod run;
+pub mod secret;
 pub mod shell;
 pub mod test;
 pub mod trust;
