@@ -12,7 +12,7 @@ mod findings;
 mod guarantees;
 mod limits;
 mod machine;
-mod network;
+pub(crate) mod network;
 pub(crate) mod places;
 mod questions;
 pub(crate) mod secrets;

@@ -204,7 +204,7 @@ impl Judge<'_> {
     fn by_mask(&self, mask: &Mask) -> Decision {
         let reason = format!("{} is hidden: {}", mask.path, mask.rule.reason);
         let grantable = match mask.rule.id.as_str() {
-            "built-in.socket" => Grantable::Never,
+            "built-in.socket" | "built-in.secret" => Grantable::Never,
             _ => Grantable::ByChange,
         };
         self.denied(&mask.rule, reason, grantable)

@@ -485,4 +485,38 @@ mod tests {
         };
         assert_ne!(with([b"ab", b"c"]), with([b"a", b"bc"]));
     }
+
+    #[test]
+    fn every_part_of_the_network_counts() {
+        use crate::compile::network::tests::{facts_with_names, policy_with};
+        let source = "network.allow = ['a.example']\nnetwork.deny = ['b.example']\n\
+                      network.host_ports = [1]\nnetwork.publish = ['2']\n\
+                      [[credential]]\nname = 'x'\nhost = 'a.example'\nfrom = {env = 'A'}\n\
+                      attach = {header = 'A'}\n";
+        let whole = compiled(&policy_with(source), &facts_with_names()).unwrap();
+        let changes: Vec<fn(&mut crate::network::NetworkPlan)> = vec![
+            |network| network.sets[0].rules[0].ports.push((1, 2)),
+            |network| network.sets[0].rules[0].no_alias = true,
+            |network| network.sets[0].origin.push('x'),
+            |network| network.sets.push(network.sets[0].clone()),
+            |network| network.deny[0].ports.push((1, 1)),
+            |network| network.credentials[0].scrub = false,
+            |network| network.credentials[0].name.push('x'),
+            |network| network.approval = crate::network::rules::Approval::Learn,
+            |network| network.approval_wait_ms += 1,
+            |network| network.publish[0].host_port += 1,
+            |network| network.host_ports[0].port += 1,
+            |network| network.budget.connections_max = Some(1),
+            |network| network.capture = crate::network::rules::Capture::ProxyOnly,
+            |network| network.metrics = true,
+        ];
+        let mut seen = vec![digest(&whole)];
+        for change in changes {
+            let mut plan = whole.clone();
+            change(plan.network.as_mut().unwrap());
+            let digest = digest(&plan);
+            assert!(!seen.contains(&digest), "change {}", seen.len());
+            seen.push(digest);
+        }
+    }
 }

@@ -119,7 +119,21 @@ pub(super) fn questions(
             SocketKind::SshAgent { .. } => agent.clone(),
             SocketKind::Stream => socket.path.clone(),
         });
-    demanded.chain(super::view::name_files()).collect()
+    let files = demanded.chain(super::view::name_files());
+    files.chain(secret_files(policy)).collect()
+}
+
+/// Files from which secrets of the policy's credentials are read, as named.
+pub(super) fn secret_files(policy: &Policy) -> Vec<AbsolutePath> {
+    let mut files = Vec::new();
+    for binding in &policy.network.credentials {
+        each_stored(&binding.source, &mut |source| {
+            if let Source::File { path } = source {
+                files.push(path.clone());
+            }
+        });
+    }
+    files
 }
 
 impl Opened {
@@ -159,19 +173,23 @@ impl Opened {
         let mut names = BTreeSet::new();
         for binding in &self.plan.credentials {
             names.extend(binding.variable.as_deref());
-            read_from(&binding.source, &mut names);
+            each_stored(&binding.source, &mut |source| {
+                if let Source::Env { variable } = source {
+                    names.insert(variable);
+                }
+            });
         }
         names
     }
 }
 
-fn read_from<'a>(source: &'a Source, names: &mut BTreeSet<&'a str>) {
+/// The sources that hold a secret: this one, or those that minting rests on.
+fn each_stored<'a>(source: &'a Source, visit: &mut dyn FnMut(&'a Source)) {
     let nested: Vec<&'a Source> = match source {
-        Source::Env { variable } => {
-            names.insert(variable);
-            Vec::new()
-        }
-        Source::File { .. } | Source::Command { .. } | Source::Keyring { .. } => Vec::new(),
+        Source::Env { .. }
+        | Source::File { .. }
+        | Source::Command { .. }
+        | Source::Keyring { .. } => return visit(source),
         Source::OAuth2 {
             client_secret,
             refresh_token,
@@ -189,7 +207,7 @@ fn read_from<'a>(source: &'a Source, names: &mut BTreeSet<&'a str>) {
         } => vec![access_key_id, secret_access_key],
     };
     for source in nested {
-        read_from(source, names);
+        each_stored(source, visit);
     }
 }
 
@@ -446,3 +464,6 @@ fn stores(facts: &Facts, view: &View) -> (Vec<Store>, Option<AbsolutePath>) {
     stores.extend(java.map(store(StoreFormat::Jks)));
     (stores, own)
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -196,3 +196,47 @@ fn links_of_the_view_that_go_round_come_to_an_end() {
         Decision::Denied(_)
     ));
 }
+
+#[test]
+fn connections_are_decided_by_the_judge_of_the_egress_process() {
+    use crate::compile::network::tests::{facts_with_names, policy_with};
+    let source = "network.allow = ['a.example', 'db.example:5432']\n\
+                  network.deny = ['bad.a.example']\nnetwork.host_ports = [9000]\n\
+                  [[network.rule]]\nhost = 'old.example'\nexpires = 2020-01-01\n";
+    let plan = compiled(&policy_with(source), &facts_with_names()).unwrap();
+    let mut answers = String::new();
+    for (host, port) in [
+        ("a.example", 443),
+        ("A.example.", 443),
+        ("db.example", 5432),
+        ("a.example", 22),
+        ("bad.a.example", 443),
+        ("old.example", 443),
+        ("169.254.169.254", 80),
+        ("127.1", 8000),
+        ("localhost", 9000),
+        ("a b", 443),
+    ] {
+        let question = Question::Connect {
+            host: host.to_owned(),
+            port,
+        };
+        let answer = match decide_at(&plan, &question, 1_900_000_000) {
+            Decision::Permit { rule, note } => format!("permit {} ({note:?})", rule.id),
+            Decision::Denied(denial) => format!("deny {}: {}", denial.rule.id, denial.reason),
+        };
+        answers.push_str(&format!("{host}:{port} {answer}\n"));
+    }
+    expect![[r#"
+        a.example:443 permit network.allow[0] (Some("TLS is held to this name and passes unread"))
+        A.example.:443 permit network.allow[0] (Some("TLS is held to this name and passes unread"))
+        db.example:5432 permit network.allow[1] (Some("any bytes pass"))
+        a.example:22 deny network.allow: no rule allows a.example:22: network.allow[0] (user.toml:2) names the host with other ports
+        bad.a.example:443 deny network.deny[0]: bad.a.example:443 is denied by network.deny[0] (user.toml:3)
+        old.example:443 deny network.allow: no rule allows old.example:443: network.rule[0] (user.toml:5) has expired
+        169.254.169.254:80 deny built-in.floor: 169.254.169.254 is beyond any rule: link-local, where clouds serve metadata
+        127.1:8000 permit built-in.loopback (Some("the run's own loopback; nothing of the host listens there"))
+        localhost:9000 permit network.host_ports[0] (Some("leads to the same port of the host's 127.0.0.1"))
+        a b:443 deny network.allow: the host has a byte that no host name has; names with other letters are written as A-labels (xn--…)
+    "#]].assert_eq(&answers);
+}

@@ -187,3 +187,70 @@ fn part(page: &str, from: &str, to: &str) -> String {
         .collect();
     lines.join("\n").trim_end().to_owned()
 }
+
+#[test]
+fn the_network_part_is_shown_in_full() {
+    use crate::compile::network::tests::{facts_with_names, policy_with};
+    let source = r#"
+network.allow = ["a.example", "db.example:5432"]
+network.deny = ["bad.example:25"]
+network.publish = ["0:3000"]
+network.host_ports = [9000]
+network.connections = 10
+network.proxy = "http://proxy.example:1"
+approval.network = "ask"
+[[network.rule]]
+host = "api.example"
+methods = ["GET"]
+paths = ["/x/**"]
+allow_private = ["10.0.0.0/8"]
+upload_bytes_max = "1KiB"
+reason = "the tracker"
+[[network.git]]
+host = "git.example"
+read = ["acme/**"]
+ssh_port = 22
+[[credential]]
+name = "token"
+host = "api.example"
+from = { env = "SECRET_TOKEN" }
+replace = { header = "Authorization" }
+variable = "TOKEN"
+"#;
+    let plan = compiled(&policy_with(source), &facts_with_names()).unwrap();
+    let page = text(&plan, Style::Plain, Detail::Summary);
+    let from = page.find("\nNetwork\n").unwrap() + 1;
+    let to = page.find("\nSystem calls\n").unwrap();
+    expect![[r#"
+        Network
+          through the egress process only: every TCP connection is caught, names included
+          what is not listed is held, and you are asked
+          may be reached:
+            a.example  port 443 80  passthrough  listed in `network.allow`  [network.allow[0], user.toml:3]
+            db.example  port 5432  raw  listed in `network.allow`  [network.allow[1], user.toml:3]
+            api.example  port 443 80  inspect  the tracker  [network.rule[0], user.toml:10]
+                methods GET
+                paths /x/**
+                also in 10.0.0.0/8
+                at most 1024 bytes up
+            git.example  port 443  inspect  listed in `network.git`  [network.git[0], user.toml:17]
+                git read acme/**
+                also over SSH on port 22
+          never bad.example port 25  listed in `network.deny`  [network.deny[0], user.toml:4]
+          credential token: from your variable SECRET_TOKEN, in the header Authorization for api.example  listed in `credential`  [credential[0], user.toml:21]
+                $TOKEN holds a placeholder inside
+          port 3000 inside is a free port of 127.0.0.1  listed in `network.publish`  [network.publish[0], user.toml:5]
+          port 9000 inside is that of this machine's 127.0.0.1  listed in `network.host_ports`  [network.host_ports[0], user.toml:6]
+          of the whole sandbox: at most 10 connections at one time
+          through the proxy proxy.example:1, which is told the checked address  listed in `network.proxy`  [network.proxy, user.toml:8]
+    "#]].assert_eq(&page[from..to]);
+    let value = serde_json::to_value(json(&plan)).unwrap();
+    let network = &value["network"];
+    assert_eq!(network["sets"][0]["rules"][2]["tls"], "inspect");
+    assert_eq!(
+        network["credentials"][0]["source"],
+        "your variable SECRET_TOKEN"
+    );
+    assert_eq!(value["network_allow"][0], "a.example");
+    assert!(!page.contains("s3cr3t") && !value.to_string().contains("s3cr3t"));
+}

@@ -21,6 +21,7 @@ pub(super) fn enter(view: &mut View, policy: &Policy, facts: &Facts, findings: &
     credentials(&mut masks, view, facts, findings.weakened(Guarantee::FS3));
     hidden(&mut masks, view, policy, facts);
     sockets(&mut masks, view, facts);
+    bound_secrets(&mut masks, view, policy, facts);
     if policy.form == Form::Namespaces {
         kernel_keys(&mut masks, policy, findings);
     }
@@ -124,6 +125,25 @@ fn sockets(masks: &mut Masks, view: &View, facts: &Facts) {
             "a process outside listens on this socket",
         );
         cover(masks, view, path, false, rule);
+    }
+}
+
+/// Files that hold the secret of a credential binding, wherever they lie.
+fn bound_secrets(masks: &mut Masks, view: &View, policy: &Policy, facts: &Facts) {
+    for path in super::super::network::secret_files(policy) {
+        let resolved = facts
+            .paths
+            .get(&path)
+            .and_then(|fact| fact.resolved.as_ref());
+        let rule = || {
+            built_in(
+                "built-in.secret",
+                "holds the secret of a credential, which stays outside",
+            )
+        };
+        for place in resolved.into_iter().chain([&path]) {
+            cover(masks, view, place, false, rule());
+        }
     }
 }
 
