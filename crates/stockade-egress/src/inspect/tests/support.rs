@@ -4,11 +4,14 @@
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::Future;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -24,11 +27,12 @@ use stockade_policy::network::judge::{
     Denial, GitOperation, GitPermit, Judge, RequestHead, RequestPermit, Ruling,
 };
 use stockade_policy::network::rules::{
-    Approval, Budget, Capture, Content, NetworkPlan, NetworkRule, RuleSet, Target, TlsMode,
+    Approval, Attach, Binding, Budget, Capture, Content, Mode, NetworkPlan, NetworkRule, RuleSet,
+    Source, Target, TlsMode,
 };
 use stockade_policy::plan::Rule;
 use stockade_policy::value::HostReach;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
@@ -53,10 +57,10 @@ pub type OriginBody = UnsyncBoxBody<Bytes, Infallible>;
 /// A conversation with [`HOST`].
 pub struct Double {
     pub destination: Destination,
-    pub judge: Judge,
+    pub judge: Rc<Judge>,
     pub origins: RefCell<&'static Origins>,
     pub authority: Rc<Authority>,
-    pub origin: SocketAddr,
+    pub origin: Cell<SocketAddr>,
     pub dials: Cell<u64>,
     pub revoked: Notify,
     pub requests: Cell<u64>,
@@ -116,7 +120,7 @@ impl Environment for Double {
 
     async fn dial(&self) -> Result<TcpStream, Denial> {
         self.dials.set(self.dials.get() + 1);
-        TcpStream::connect(self.origin)
+        TcpStream::connect(self.origin.get())
             .await
             .map_err(|error| denial("unresolvable", error.to_string()))
     }
@@ -170,6 +174,30 @@ impl Environment for Double {
 }
 
 impl Double {
+    /// Another conversation in the same world.
+    pub fn again(&self, destination: Destination, origin: SocketAddr) -> Self {
+        Self {
+            destination,
+            judge: Rc::clone(&self.judge),
+            origins: RefCell::new(*self.origins.borrow()),
+            authority: Rc::clone(&self.authority),
+            origin: Cell::new(origin),
+            dials: Cell::new(0),
+            revoked: Notify::new(),
+            requests: Cell::new(0),
+            denials: RefCell::default(),
+            alerts: RefCell::default(),
+            uploaded: Cell::new(0),
+            downloaded: Cell::new(0),
+            upload_max: Cell::new(u64::MAX),
+            scrubbed: Cell::new(0),
+            credentials: RefCell::default(),
+            vault: Rc::clone(&self.vault),
+            needles: self.needles.clone(),
+            room: self.room.clone(),
+        }
+    }
+
     pub fn codes(&self) -> Vec<&'static str> {
         self.denials
             .borrow()
@@ -233,6 +261,34 @@ pub fn rule(id: &str) -> Rule {
     }
 }
 
+/// A credential for [`HOST`] in `Authorization`.
+pub fn bound(mut plan: NetworkPlan, mode: Mode) -> NetworkPlan {
+    plan.credentials.push(Binding {
+        rule: rule("credential.token"),
+        name: "token".to_owned(),
+        source: Source::Env {
+            variable: "TOKEN".to_owned(),
+        },
+        host: Target::Host {
+            reach: HostReach::Exact,
+            name: HOST.to_owned(),
+        },
+        ports: vec![(443, 443)],
+        methods: Vec::new(),
+        paths: Vec::new(),
+        mode,
+        form: Attach::Header {
+            name: "Authorization".to_owned(),
+            format: "Bearer {}".to_owned(),
+        },
+        variable: (mode == Mode::Replace).then(|| "TOKEN".to_owned()),
+        scrub: true,
+        plaintext: false,
+        expires_unix: None,
+    });
+    plan
+}
+
 /// Runs a test against an origin that speaks `protocols` and answers with
 /// [`tell`].
 pub fn run<F: Future<Output = ()>>(
@@ -266,12 +322,12 @@ impl World {
             needles: Needles::new([SECRET.as_bytes()]).unwrap(),
             room: Room::new(64 * 1024 * 1024),
             destination: Destination::new(RawHost::Text(HOST.as_bytes()), 443).unwrap(),
-            judge: Judge::new(plan).unwrap(),
+            judge: Rc::new(Judge::new(plan).unwrap()),
             origins: RefCell::new(Box::leak(Box::new(Origins::with_roots(roots(
                 &outside_pem,
             ))))),
             authority: Rc::new(authority),
-            origin,
+            origin: Cell::new(origin),
             dials: Cell::new(0),
             revoked: Notify::new(),
             requests: Cell::new(0),
@@ -329,12 +385,31 @@ impl World {
 
     /// Sends bytes in HTTP/1.1 and reads until the end.
     pub async fn send(&self, bytes: &[u8]) -> String {
-        let mut stream = self.greet(HOST, &[b"http/1.1"]).await.unwrap();
-        stream.write_all(bytes).await.unwrap();
-        let mut answer = Vec::new();
-        // The inspector need not say goodbye to one that it refused.
-        drop(stream.read_to_end(&mut answer).await);
-        String::from_utf8_lossy(&answer).into_owned()
+        let stream = self.greet(HOST, &[b"http/1.1"]).await.unwrap();
+        exchange(stream, bytes).await
+    }
+
+    /// Runs a program; gives what it printed and whether it succeeded. `None`
+    /// when it is not there.
+    pub async fn program(&self, program: &str, arguments: &[&str]) -> Option<(String, bool)> {
+        let mut command = std::process::Command::new(program);
+        command.args(arguments).stdin(std::process::Stdio::null());
+        let run = tokio::task::spawn_blocking(move || command.output());
+        let output = run.await.unwrap().ok()?;
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        Some((printed, output.status.success()))
+    }
+
+    /// A pipe whose other end is served by `serve`.
+    pub fn pipe<F>(&self, serve: impl FnOnce(DuplexStream) -> F) -> DuplexStream
+    where
+        F: Future<Output = std::io::Result<()>> + 'static,
+    {
+        let (client, server) = tokio::io::duplex(64 * 1024);
+        let served = serve(server);
+        self.tasks.spawn_local(async move { drop(served.await) });
+        client
     }
 
     /// A connection of HTTP/2.
@@ -348,6 +423,31 @@ impl World {
             .spawn_local(async move { drop(connection.await) });
         sender
     }
+}
+
+/// Sends bytes and reads until the end.
+pub async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, bytes: &[u8]) -> String {
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    // The inspector need not say goodbye to one that it refused.
+    drop(stream.read_to_end(&mut answer).await);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// An origin without TLS.
+pub async fn plain_origin(tasks: &LocalSet) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tasks.spawn_local(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::task::spawn_local(async move {
+                let server = hyper::server::conn::http1::Builder::new();
+                let served = server.serve_connection(TokioIo::new(stream), service_fn(tell));
+                drop(served.with_upgrades().await);
+            });
+        }
+    });
+    address
 }
 
 #[derive(Clone, Copy)]
@@ -456,6 +556,19 @@ async fn tell(mut request: Request<Incoming>) -> Result<Response<OriginBody>, In
             let end = async move { Some(Ok(trailers)) };
             let body = Full::new(Bytes::from(text)).with_trailers(end);
             *response.body_mut() = body.boxed_unsync();
+        }
+        "/gzip" => {
+            headers.insert("content-encoding", HeaderValue::from_static("gzip"));
+            let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+            gzip.write_all(text.as_bytes()).unwrap();
+            let coded = Full::new(Bytes::from(gzip.finish().unwrap()));
+            *response.body_mut() = coded.boxed_unsync();
+        }
+        "/goodbye" => {
+            headers.insert("connection", HeaderValue::from_static("close"));
+        }
+        "/unknown-coding" => {
+            headers.insert("content-encoding", HeaderValue::from_static("rot13"));
         }
         "/large" => *response.body_mut() = full(&"x".repeat(3_000_000)),
         _ => {}
