@@ -159,7 +159,10 @@ fn needs(set_up: &SetUp) -> Needs {
     let network: &NetworkPlan = &set_up.network;
     let roots = network.roots.iter().map(|root| path_of(root.as_bytes()));
     let variables = [&set_up.root_file, &set_up.root_directory];
-    let offered = network.sockets.iter().map(|one| path_of(one.path.as_bytes()));
+    let offered = network
+        .sockets
+        .iter()
+        .map(|one| path_of(one.path.as_bytes()));
     Needs {
         readable: roots
             .chain(variables.into_iter().flatten().map(|bytes| path_of(bytes)))

@@ -112,7 +112,8 @@ pub enum FromEgress {
         placeholders: Vec<(String, String)>,
     },
     /// The self-test passed: entry and what was seen, for the evidence.
-    /// `published` are the ports of the host that were bound.
+    /// `published` are ports
+    /// inside, each with the port of the host's loopback that was bound for it.
     Tested {
         evidence: Vec<(String, String)>,
         published: Vec<(u16, u16)>,

@@ -5,6 +5,7 @@
 //! up a whole sandbox, to the point where a command would start.
 
 mod cause;
+mod network;
 mod probes;
 
 use std::io;
@@ -19,9 +20,11 @@ use stockade_walls::process::{self as process_wall, ChildStream, Embryo, Start};
 
 pub use cause::{Cause, Circumstances};
 
+use crate::events::RunId;
 use crate::load::CliSetting;
 use crate::log::Log;
 use crate::probe;
+use crate::run::opening::Opening;
 use crate::run::{Planned, Refusal, Request, plan_with};
 use crate::state::{Places, StateDirectory};
 
@@ -89,6 +92,7 @@ pub fn examine(request: &Request) -> Examination {
                 .into()
         }),
     ));
+    checks.extend(network::checks());
     let ability = match &namespaces {
         Ok(()) => Ability::Yes,
         Err(cause) => Ability::No {
@@ -104,7 +108,7 @@ pub fn examine(request: &Request) -> Examination {
         ready: false,
     };
     match plan_with(request, ability) {
-        Ok(planned) => rehearse(&planned, &mut examination),
+        Ok(planned) => rehearse(request, &planned, &mut examination),
         Err(Refusal::Unenforceable(items)) => {
             examination.guarantees = overlay(request, &items);
         }
@@ -222,31 +226,13 @@ fn state() -> Result<String, Cause> {
 }
 
 /// Sets the plan up to the gate and takes everything down again.
-fn rehearse(planned: &Planned, examination: &mut Examination) {
+fn rehearse(request: &Request, planned: &Planned, examination: &mut Examination) {
     let plan = &planned.plan;
-    let start = Start {
-        plan,
-        control_groups: &planned.facts.control_groups,
-        extra_environment: &[],
-        authority: None,
-        fail_at: None,
-    };
-    let streams = [ChildStream::Null, ChildStream::Null, ChildStream::Null];
-    let embryo = probe::identity()
-        .map_err(std::io::Error::other)
-        .and_then(|identity| Embryo::fork(plan.form, identity, streams, &[]));
-    let outcome = process_wall::start(embryo, start)
-        .and_then(|underway| underway.finish(plan))
-        .map(|gate| gate.missing_evidence(plan));
-    let (seen, failed) = match outcome {
+    let (seen, failed) = match to_the_gate(request, planned) {
         Ok(missing) if missing.is_empty() => {
             let steps = plan.steps.len();
-            (
-                Ok(format!(
-                    "a sandbox was set up; all {steps} steps showed evidence"
-                )),
-                Vec::new(),
-            )
+            let seen = format!("a sandbox was set up; all {steps} steps showed evidence");
+            (Ok(seen), Vec::new())
         }
         Ok(missing) => {
             let names: Vec<&str> = missing
@@ -256,19 +242,7 @@ fn rehearse(planned: &Planned, examination: &mut Examination) {
             let reason = format!("no evidence for {}", names.join(", "));
             (Err(cause::of(reason, "report this")), missing)
         }
-        Err(error) => {
-            let failed = match &error {
-                WallError::Step { index, .. } => vec![*index],
-                _ => (0..plan.steps.len()).collect(),
-            };
-            let cause = cause_of(&error, plan).unwrap_or_else(|| {
-                cause::of(
-                    error.to_string(),
-                    "run `stockade explain --verbose` to see the step",
-                )
-            });
-            (Err(cause), failed)
-        }
+        Err((failed, cause)) => (Err(cause), failed),
     };
     examination.ready = seen.is_ok();
     let cause = seen.as_ref().err().cloned();
@@ -278,6 +252,63 @@ fn rehearse(planned: &Planned, examination: &mut Examination) {
         .map(|(guarantee, hold)| (*guarantee, standing(hold, &failed, cause.as_ref())))
         .collect();
     examination.checks.push(check("rehearsal", seen));
+}
+
+/// The steps without evidence; or those that failed, and why.
+fn to_the_gate(request: &Request, planned: &Planned) -> Result<Vec<usize>, (Vec<usize>, Cause)> {
+    let plan = &planned.plan;
+    let of_way_out = |refusal: Refusal| {
+        let failed = |name: &String| plan.steps.iter().position(|step| step.name == *name);
+        let steps = match &refusal {
+            Refusal::WayOut { step, .. } => failed(step).into_iter().collect(),
+            _ => Vec::new(),
+        };
+        let cause = cause::of(
+            refusal.to_string(),
+            "run `stockade explain` to see what the network part asks for",
+        );
+        (steps, cause)
+    };
+    let of_wall = |error: WallError| {
+        let failed = match &error {
+            WallError::Step { index, .. } => vec![*index],
+            _ => (0..plan.steps.len()).collect(),
+        };
+        let cause = cause_of(&error, plan).unwrap_or_else(|| {
+            cause::of(
+                error.to_string(),
+                "run `stockade explain --verbose` to see the step",
+            )
+        });
+        (failed, cause)
+    };
+    let run = RunId::generate().map_err(|error| {
+        let what = "the id of the run";
+        of_way_out(Refusal::System { what, error })
+    })?;
+    let streams = [ChildStream::Null, ChildStream::Null, ChildStream::Null];
+    let embryo = probe::identity()
+        .map_err(std::io::Error::other)
+        .and_then(|identity| Embryo::fork(plan.form, identity, streams, &[]));
+    let mut opening = Opening::begin(request, planned, None, &run, None).map_err(of_way_out)?;
+    let extras = opening.as_ref().map(Opening::extras).unwrap_or_default();
+    let start = Start {
+        plan,
+        control_groups: &planned.facts.control_groups,
+        extra_environment: &extras.environment(),
+        authority: extras.authority.as_deref(),
+        fail_at: None,
+    };
+    let mut gate = process_wall::start(embryo, start)
+        .and_then(|underway| underway.finish(plan))
+        .map_err(of_wall)?;
+    if let Some(opening) = &mut opening {
+        opening
+            .await_ready()
+            .and_then(|()| opening.test(&mut gate))
+            .map_err(of_way_out)?;
+    }
+    Ok(gate.missing_evidence(plan))
 }
 
 /// A guarantee that rests on a step that failed cannot be held.

@@ -177,7 +177,14 @@ fn policy(
 /// Options that say "also" next to a preset are a layer of their own: within
 /// one layer a key would replace the preset's.
 fn command_line_layers(settings: &[CliSetting]) -> Vec<(&'static str, Vec<&CliSetting>)> {
-    const ADDING: [&str; 3] = ["filesystem.read", "filesystem.write", "environment.pass"];
+    const ADDING: [&str; 6] = [
+        "filesystem.read",
+        "filesystem.write",
+        "environment.pass",
+        "network.allow",
+        "network.publish",
+        "network.host_ports",
+    ];
     let named = settings.iter().any(|setting| setting.key == "preset");
     let (adding, stating): (Vec<_>, Vec<_>) = settings
         .iter()

@@ -3,7 +3,7 @@
 //! Everything up to the gate can refuse, and then nothing was executed; after
 //! the gate there is always an outcome.
 
-mod opening;
+pub(crate) mod opening;
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -27,6 +27,7 @@ use crate::log::{Log, LogError};
 use crate::notice::Notices;
 use crate::outcome::{End, LimitHit, Outcome};
 use crate::probe::{self, ProbeError};
+use crate::secrets::SecretError;
 use crate::streams;
 use crate::supervise::{Supervised, Supervision, handled_signals};
 use crate::terminal::Terminals;
@@ -110,6 +111,8 @@ pub enum Refusal {
          without a `network` part the command runs with no network at all"
     )]
     WayOut { step: String, error: WayOutError },
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     #[error("there is no step called {0}\n  remedy: `stockade explain --verbose` lists the steps")]
     NoSuchStep(String),
     #[error("cannot set up {what}: {error}")]
@@ -337,15 +340,10 @@ fn gate(
     let early = prepared.egress.take();
     let mut opening = Opening::begin(request, planned, early, run, fail_at)?;
     let extras = opening.as_ref().map(Opening::extras).unwrap_or_default();
-    let extra_environment: Vec<(Vec<u8>, Vec<u8>)> = extras
-        .placeholders
-        .into_iter()
-        .map(|(name, value)| (name.into_bytes(), value.into_bytes()))
-        .collect();
     let start = Start {
         plan,
         control_groups: &planned.facts.control_groups,
-        extra_environment: &extra_environment,
+        extra_environment: &extras.environment(),
         authority: extras.authority.as_deref(),
         fail_at,
     };

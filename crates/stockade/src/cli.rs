@@ -21,12 +21,13 @@ const EXIT_FAILED: u8 = 125;
     about,
     long_about = "A containment boundary for commands that an AI agent chose.\n\n\
         A command inside can write the project and private temporary files, and nothing else. It \
-        sees no credential, no other process, no service of this machine and no network, and \
-        nothing of it outlives the run. Each run proves its guarantees before the command starts; \
+        sees no credential, no other process and no service of this machine; it reaches no host \
+        that a policy does not name, and nothing of it outlives the run. Each run proves its guarantees before the command starts; \
         if one cannot be kept, nothing runs.",
     after_long_help = "Start here:\n  \
         stockade run -- npm test          run a command in the project around this directory\n  \
         stockade explain -- npm test      what that command could read, write and reach\n  \
+        stockade learn -- npm install     which hosts a command needs, as lines of policy\n  \
         stockade doctor                   what this machine can hold, and what to do about the rest\n\n\
         Policy files, the later below the earlier: /etc/stockade/stockade.toml (organisation),\n\
         ~/.config/stockade/stockade.toml (user), stockade.toml (project). None is needed.",

@@ -3,6 +3,9 @@
 mod carried;
 mod clients;
 mod messages;
-#[expect(clippy::disallowed_methods, reason = "clients and origins of the tests")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "clients and origins of the tests"
+)]
 mod support;
 mod trust;

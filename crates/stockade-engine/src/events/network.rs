@@ -14,6 +14,12 @@ const TEXT_BYTES_MAX: usize = 2048;
 /// Most credentials that the end of one connection names.
 const CREDENTIALS_MAX: usize = 64;
 
+/// Code of a decision that was taken for the user while learning.
+pub const LEARNED: &str = "learned";
+/// The same, where the host was found at a private address; the event's
+/// reason is then the lines of policy that permit it.
+pub const LEARNED_PRIVATE: &str = "learned-private";
+
 /// A connection, a name or a request was judged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkDecision {
@@ -120,8 +126,14 @@ pub fn event(event: NetworkEvent) -> Event {
             origin: text(&origin),
             generation,
             code: text(&code),
-            reason: text(&reason),
-            smallest_grant: smallest_grant.as_deref().map(lines),
+            reason: match code == LEARNED_PRIVATE {
+                true => "found at a private address, and permitted for this run".to_owned(),
+                false => text(&reason),
+            },
+            smallest_grant: match code == LEARNED_PRIVATE {
+                true => Some(lines(&reason)),
+                false => smallest_grant.as_deref().map(lines),
+            },
         }),
         NetworkEvent::CredentialUsed {
             connection,

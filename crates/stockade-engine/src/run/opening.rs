@@ -8,23 +8,27 @@ use stockade_walls::process::{AtGate, Evidence};
 
 use super::{Planned, Refusal, Request, plan};
 use crate::events::RunId;
+use crate::load::LoadError;
 use crate::log::Log;
+use crate::secrets;
 use crate::state::Places;
 use crate::way_out::{Caller, Extras, Reload, Starting, Terms, WayOut, WayOutError, set_up};
 
 /// An egress process on its way to the gate.
-pub(super) struct Opening<'a> {
+pub(crate) struct Opening<'a> {
     plan: &'a Plan,
     network: &'a NetworkPlan,
     starting: Starting,
     extras: Option<Extras>,
+    /// Ports inside whose port outside the kernel chose.
+    published: Vec<(u16, u16)>,
     fail_at: Option<usize>,
 }
 
 impl<'a> Opening<'a> {
     /// Hands the set-up to an egress process, which is started unless it was
     /// early; `None` for a plan without a network.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         request: &Request,
         planned: &'a Planned,
         early: Option<Starting>,
@@ -51,6 +55,7 @@ impl<'a> Opening<'a> {
             network,
             starting,
             extras: None,
+            published: Vec::new(),
             fail_at,
         };
         if needs_extras(network) {
@@ -60,7 +65,7 @@ impl<'a> Opening<'a> {
     }
 
     /// Waits until the set-up is understood, if nobody did yet.
-    pub(super) fn await_ready(&mut self) -> Result<(), Refusal> {
+    pub(crate) fn await_ready(&mut self) -> Result<(), Refusal> {
         if self.extras.is_none() {
             let ready = self.starting.ready(self.network);
             let refused = |error| refused(self.plan, &Action::StartEgress, error);
@@ -70,13 +75,13 @@ impl<'a> Opening<'a> {
     }
 
     /// What goes into the sandbox beside the plan.
-    pub(super) fn extras(&self) -> Extras {
+    pub(crate) fn extras(&self) -> Extras {
         self.extras.clone().unwrap_or_default()
     }
 
     /// Passes the listeners on, and adds what the self-test saw to the
     /// evidence.
-    pub(super) fn test(&mut self, gate: &mut AtGate) -> Result<(), Refusal> {
+    pub(crate) fn test(&mut self, gate: &mut AtGate) -> Result<(), Refusal> {
         let refused = |error| refused(self.plan, &Action::TestEgress, error);
         if fails(self.plan, self.fail_at, &Action::TestEgress) {
             return Err(refused(made_to_fail()));
@@ -86,6 +91,16 @@ impl<'a> Opening<'a> {
             .starting
             .listen(self.network, listeners)
             .map_err(refused)?;
+        for (inside, outside) in &tested.published {
+            if self
+                .network
+                .publish
+                .iter()
+                .any(|one| one.port == *inside && one.host_port == 0)
+            {
+                self.published.push((*inside, *outside));
+            }
+        }
         let process = self.starting.process();
         let mut show = |action, detail| {
             gate.evidence
@@ -100,7 +115,7 @@ impl<'a> Opening<'a> {
     }
 
     /// The way out of a sandbox whose command is about to run.
-    pub(super) fn open(
+    pub(crate) fn open(
         self,
         request: &Request,
         planned: &Planned,
@@ -109,8 +124,13 @@ impl<'a> Opening<'a> {
         init: u32,
         on_terminal: bool,
     ) -> Result<WayOut, Refusal> {
+        for (inside, outside) in &self.published {
+            request.notices.say(&format!(
+                "stockade: port {inside} inside is 127.0.0.1:{outside} outside"
+            ));
+        }
         let loaded = &planned.loaded;
-        let places = Places::of_caller().map_err(crate::load::LoadError::from)?;
+        let places = Places::of_caller().map_err(LoadError::from)?;
         let terms = Terms {
             run: run.clone(),
             log: log.clone(),
@@ -125,18 +145,19 @@ impl<'a> Opening<'a> {
                 plan: planned.plan.clone(),
             }),
         };
-        WayOut::open(self.starting, terms)
-            .map_err(|error| Refusal::Load(crate::load::LoadError::from(error)))
+        WayOut::open(self.starting, terms).map_err(|error| Refusal::Load(LoadError::from(error)))
     }
 }
 
 /// What the egress process of this run is given.
 fn set_up_of(planned: &Planned, network: &NetworkPlan, run: &RunId) -> Result<SetUp, Refusal> {
+    let places = Places::of_caller().map_err(LoadError::from)?;
+    let secrets = secrets::read(&network.credentials, &planned.plan.workspace, &places)?;
     let caller = Caller {
         run,
         home: &planned.loaded.home,
         state: &planned.loaded.state,
-        secrets: Vec::new(),
+        secrets,
     };
     set_up(network, caller).map_err(|error| refused(&planned.plan, &Action::StartEgress, error))
 }
@@ -188,16 +209,19 @@ fn is_same_but_rules(old: &Plan, new: &Plan) -> Result<(), String> {
     if let Some((what, _)) = offers.iter().find(|(_, same)| !same) {
         return Err(format!("{what} cannot change while the command runs"));
     }
-    let fixed = |plan: &Plan| {
-        (
-            plan.workspace.clone(),
-            plan.command.clone(),
-            plan.limits.clone(),
-            plan.nested_sandbox,
-            plan.umask,
-        )
+    // Without the origins: a line more in a file moves those below it.
+    let grants = |plan: &Plan| {
+        let grants = plan.grants.iter();
+        grants
+            .map(|grant| (grant.path.clone(), grant.access, grant.private))
+            .collect::<Vec<_>>()
     };
-    match fixed(old) == fixed(new) {
+    let is_same = old.workspace == new.workspace
+        && old.command == new.command
+        && old.limits == new.limits
+        && old.nested_sandbox == new.nested_sandbox
+        && grants(old) == grants(new);
+    match is_same {
         true => Ok(()),
         false => Err("more than the network changed; the rest needs a new run".to_owned()),
     }

@@ -62,12 +62,22 @@ pub struct Extras {
     pub placeholders: Vec<(String, String)>,
 }
 
+impl Extras {
+    /// The placeholders as variables of the command.
+    pub fn environment(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.placeholders
+            .iter()
+            .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
+            .collect()
+    }
+}
+
 /// What the self-test saw.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tested {
     /// One line for the evidence.
     pub evidence: String,
-    /// Port on the host's loopback and port inside.
+    /// Port inside and port on the host's loopback.
     pub published: Vec<(u16, u16)>,
 }
 

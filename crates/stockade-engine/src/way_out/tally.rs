@@ -9,12 +9,10 @@ use serde::Serialize;
 use stockade_egress::wire::Totals;
 
 use crate::events::Event;
-use crate::events::network::Verdict;
+use crate::events::network::{LEARNED, LEARNED_PRIVATE, Verdict};
 
 /// Most different destinations that are kept of each kind.
 const KEPT_MAX: usize = 256;
-/// Code of a decision that `stockade learn` took for the user.
-pub const LEARNED: &str = "learned";
 
 /// Sums of a run, and what was denied or learned.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -100,16 +98,22 @@ impl Tally {
                 }
             }
             Event::NetworkDecided(decision)
-                if decision.verdict == Verdict::Allowed && decision.code == LEARNED =>
+                if decision.verdict == Verdict::Allowed
+                    && [LEARNED, LEARNED_PRIVATE].contains(&decision.code.as_str()) =>
             {
-                if self.learned.len() < KEPT_MAX || self.learned.contains_key(&decision.destination)
+                if !self.learned.contains_key(&decision.destination)
+                    && self.learned.len() == KEPT_MAX
                 {
-                    self.learned.insert(
-                        decision.destination.clone(),
-                        decision.smallest_grant.clone(),
-                    );
-                } else {
                     self.left_out += 1;
+                    return;
+                }
+                let grant = self
+                    .learned
+                    .entry(decision.destination.clone())
+                    .or_default();
+                // What says more about a destination stays.
+                if decision.smallest_grant.is_some() {
+                    grant.clone_from(&decision.smallest_grant);
                 }
             }
             _ => {}

@@ -27,6 +27,16 @@ pub struct PolicyOptions {
     /// Hide what matches GLOB below the granted directories
     #[arg(long, value_name = "GLOB")]
     hide: Vec<String>,
+    /// Also let it reach HOST: `host`, `*.host`, `**.host`, with `:port` where
+    /// it is not 443 or 80
+    #[arg(long, value_name = "HOST")]
+    allow: Vec<String>,
+    /// Make a port of a server inside reachable on this machine's loopback
+    #[arg(long, value_name = "[HOST_PORT:]PORT")]
+    publish: Vec<String>,
+    /// Let it reach a port of this machine's loopback
+    #[arg(long, value_name = "PORT")]
+    host_port: Vec<String>,
     /// Let the variable NAME (or PREFIX_*) in; NAME=VALUE sets it
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
@@ -66,6 +76,9 @@ impl PolicyOptions {
         add("filesystem.read", self.read.clone());
         add("filesystem.write", self.write.clone());
         add("filesystem.hide", self.hide.clone());
+        add("network.allow", self.allow.clone());
+        add("network.publish", self.publish.clone());
+        add("network.host_ports", self.host_port.clone());
         let (set, pass): (Vec<String>, Vec<String>) = self
             .env
             .iter()

@@ -26,12 +26,14 @@ use crate::show;
 #[command(
     long_about = "Run a command in a fresh sandbox.\n\n\
         The command works as it does outside, except that it can write only the project and \
-        private temporary files, and sees no credential, no other process, no service of this \
-        machine and no network. The run ends when the command ends: whatever it left in the \
-        background has half a second to finish and is then killed.",
+        private temporary files, sees no credential, no other process and no service of this \
+        machine, and reaches only hosts that a policy names (none without one). The run ends when \
+        the command ends: whatever it left in the background has half a second to finish and is then killed.",
     after_long_help = "Examples:\n  \
         stockade run -- npm test\n  \
         stockade run --read toolchains -- cargo test\n  \
+        stockade run --allow registry.example.com -- npm ci\n  \
+        stockade run --publish 3000 -- npm run dev\n  \
         stockade run --wall-time 10m --memory 2GiB -- make -j4\n  \
         stockade run --report result.json -- pytest\n\n\
         Exit code:\n  \
