@@ -430,4 +430,21 @@ mod tests {
             .collect();
         assert_eq!(parse(&list(&many)), Err(BadCommands::TooMany));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn pieces_make_no_difference(text: Vec<u8>, options: bool, border in 0_usize..300) {
+            let capability = if options { "push-options" } else { "quiet" };
+            let mut input = list(&[format!("{ONE} {TWO} refs/heads/a\0{capability}")]);
+            input.extend_from_slice(&text);
+            let whole = Collector::default().feed(&input).map(|done| done.map(|(all, _)| all));
+            let (first, second) = input.split_at(border.min(input.len()));
+            let mut collector = Collector::default();
+            let parts = match collector.feed(first) {
+                Ok(None) => collector.feed(second).map(|done| done.map(|(all, _)| all)),
+                early => early.map(|done| done.map(|(all, _)| all)),
+            };
+            proptest::prop_assert_eq!(parts, whole);
+        }
+    }
 }
