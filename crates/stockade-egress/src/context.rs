@@ -27,6 +27,7 @@ use crate::asks::{About, Asks, Held};
 use crate::audit::{Audit, Subject};
 use crate::budget::{Budgets, Charge};
 use crate::dial;
+use crate::git_ssh::GitOverSsh;
 use crate::inspect::inspection::Inspection;
 use crate::names::synthetic::Synthetic;
 use crate::resolve::Resolver;
@@ -50,6 +51,8 @@ pub struct Context {
     pub asks: Asks,
     /// What inspected connections share.
     pub inspection: Inspection,
+    /// `None` where no rule of the first plan speaks of it.
+    pub git_over_ssh: Option<GitOverSsh>,
     last_connection: Cell<u64>,
     /// Connections of the sandbox that are open, of every entry.
     pub open: Cell<u64>,
@@ -115,6 +118,7 @@ impl Context {
         plan: NetworkPlan,
         resolver: Resolver,
         inspection: Inspection,
+        git_over_ssh: Option<GitOverSsh>,
     ) -> Result<Self, String> {
         Ok(Self {
             judge: RefCell::new(Rc::new(Judge::new(plan.clone())?)),
@@ -126,6 +130,7 @@ impl Context {
             budgets: Budgets::default(),
             asks: Asks::default(),
             inspection,
+            git_over_ssh,
             last_connection: Cell::new(0),
             open: Cell::new(0),
             names: RefCell::default(),
@@ -639,6 +644,11 @@ pub fn denial(code: &'static str, reason: impl Into<String>) -> Denial {
         reason: reason.into(),
         smallest_grant: None,
     }
+}
+
+/// Why a conversation ends that was permitted once.
+pub fn revoked() -> Denial {
+    denial("expired", "the rules no longer permit this connection")
 }
 
 /// Seconds since 1970; a clock before that is at 1970.

@@ -19,6 +19,7 @@ use crate::front::Progress;
 use crate::front::hello::{BadHello, ClientHello, HelloReader};
 use crate::front::sniff::{Protocol, sniff};
 use crate::front::socks::{Reply, encode_reply};
+use crate::git_ssh;
 use crate::ingress::{self, Unread};
 use crate::refusal;
 use crate::services;
@@ -61,7 +62,7 @@ pub async fn converse(
         return;
     }
     if over_ssh {
-        services::git_over_ssh(conversation, client, early).await;
+        git_ssh::serve(conversation, client, early).await;
     } else {
         by_first_bytes(conversation, client, early).await;
     }

@@ -16,6 +16,7 @@ pub mod dial;
 pub mod explicit;
 pub mod front;
 pub mod git;
+pub mod git_ssh;
 pub mod ingress;
 pub mod inspect;
 pub mod metrics;

@@ -23,8 +23,9 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::confine::{self, Needs};
 use crate::context::Context;
 use crate::control;
+use crate::git_ssh::GitOverSsh;
 use crate::ingress::Gate;
-use crate::inspect::inspection::{Announced, Inspection};
+use crate::inspect::inspection::Inspection;
 use crate::offers::{self, Published, Supply};
 use crate::resolve::Resolver;
 use crate::self_test::{self, Probes};
@@ -89,26 +90,12 @@ impl Failure {
 /// `None` when the engine went away or changed its mind.
 fn start(control: &OwnedFd) -> Result<Option<Ready>, Failure> {
     confine::harden(control.as_fd()).map_err(Failure::of("process"))?;
-    let Some(mut set_up) = take_set_up(control)? else {
+    let Some(set_up) = take_set_up(control)? else {
         return Ok(None);
     };
     let needs = needs(&set_up);
     let metrics_socket = set_up.metrics_socket.as_deref().map(path_of);
-    let resolver = Resolver::new(&set_up.network);
-    let inspection = Inspection::new(&mut set_up).map_err(Failure::of("credentials"))?;
-    let (
-        inspection,
-        Announced {
-            authority,
-            placeholders,
-        },
-    ) = inspection;
-    let context = Context::new(set_up.network, resolver, inspection);
-    let context = context.map_err(Failure::of("rules"))?;
-    let ready = FromEgress::Ready {
-        authority,
-        placeholders,
-    };
+    let (context, ready) = understand(set_up)?;
     control::send(control.as_fd(), &ready, Wait::Yes).map_err(Failure::of("control"))?;
     let Some(listeners) = take_listeners(control)? else {
         return Ok(None);
@@ -125,6 +112,26 @@ fn start(control: &OwnedFd) -> Result<Option<Ready>, Failure> {
         metrics,
         evidence,
     }))
+}
+
+/// Everything that the set-up says, made; and what the inside has to know.
+fn understand(mut set_up: SetUp) -> Result<(Context, FromEgress), Failure> {
+    let resolver = Resolver::new(&set_up.network);
+    let (inspection, mut announced) =
+        Inspection::new(&mut set_up).map_err(Failure::of("credentials"))?;
+    let git = GitOverSsh::new(&mut set_up).map_err(Failure::of("git over SSH"))?;
+    if let Some(git) = &git {
+        let variable = git.variable(&set_up.network);
+        let variable = variable.map_err(Failure::of("git over SSH"))?;
+        announced.placeholders.push(variable);
+    }
+    let context = Context::new(set_up.network, resolver, inspection, git);
+    let context = context.map_err(Failure::of("rules"))?;
+    let ready = FromEgress::Ready {
+        authority: announced.authority,
+        placeholders: announced.placeholders,
+    };
+    Ok((context, ready))
 }
 
 fn take_set_up(control: &OwnedFd) -> Result<Option<SetUp>, Failure> {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tokio::net::TcpStream;
 
-use crate::context::{Context, Conversation, Wish, denial};
+use crate::context::{Context, Conversation, Wish};
 use crate::inspect::forward;
 use crate::replay::Replay;
 use crate::wire::Entry;
@@ -38,17 +38,4 @@ pub async fn proxy_requests(context: Rc<Context>, client: TcpStream, early: Vec<
         }
     };
     drop(forward::serve_proxy(Replay::new(early, client), open).await);
-}
-
-/// SSH that carries git.
-pub async fn git_over_ssh(conversation: Rc<Conversation>, client: TcpStream, early: Vec<u8>) {
-    not_served(&conversation, (client, early), "git over SSH");
-}
-
-fn not_served(conversation: &Conversation, client: (TcpStream, Vec<u8>), what: &str) {
-    drop(client);
-    conversation.denied(
-        None,
-        &denial("not-allowed", format!("{what} is not served")),
-    );
 }

@@ -15,7 +15,7 @@ use stockade_sys::rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pip
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::context::{Conversation, denial};
+use crate::context::{Conversation, revoked};
 
 /// Bytes in one direction after which pages are moved instead of copied.
 const SPLICE_AFTER: u64 = 256 * 1024;
@@ -73,10 +73,7 @@ pub async fn carry(
     let down = pump(&upstream, &client, &received, &activity);
     let stop = tokio::select! {
         both = async { tokio::try_join!(up, down) } => both.err(),
-        () = conversation.revoked() => Some(Stop::Refused(denial(
-            "expired",
-            "the rules no longer permit this connection",
-        ))),
+        () = conversation.revoked() => Some(Stop::Refused(revoked())),
         () = idle(&activity) => Some(Stop::Network),
     };
     match stop {

@@ -14,6 +14,10 @@ use crate::secret::SecretText;
 /// Version of everything in this module.
 pub const VERSION: u32 = 1;
 
+/// Variable by which git is told how to run ssh (git(1)): with the key by
+/// which this sandbox's end of git over SSH is known.
+pub const GIT_SSH_VARIABLE: &str = "GIT_SSH_COMMAND";
+
 /// Largest message, in bytes. Events are cut to fit.
 pub const MESSAGE_BYTES_MAX: usize = 32 * 1024;
 
@@ -106,7 +110,8 @@ pub enum Answer {
 pub enum FromEgress {
     /// The set-up is understood. `authority` is the certificate (PEM) that
     /// programs inside have to trust, when anything is inspected;
-    /// `placeholders` are the variables and placeholder values to set inside.
+    /// `placeholders` are the variables and placeholder values to set inside,
+    /// and [`GIT_SSH_VARIABLE`] where a rule lets git speak SSH.
     Ready {
         authority: Option<Vec<u8>>,
         placeholders: Vec<(String, String)>,

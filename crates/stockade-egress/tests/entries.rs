@@ -51,7 +51,7 @@ fn context(plan: NetworkPlan) -> Rc<Context> {
         metrics_socket: None,
     };
     let (inspection, _) = Inspection::new(&mut set_up).unwrap();
-    Rc::new(Context::new(set_up.network, resolver, inspection).unwrap())
+    Rc::new(Context::new(set_up.network, resolver, inspection, None).unwrap())
 }
 
 /// Serves every connection to the returned address.

@@ -219,10 +219,16 @@ fn check(
             .iter()
             .any(|binding| binding.variable.as_ref() == Some(name))
     };
+    let speaks_ssh = network
+        .sets
+        .iter()
+        .flat_map(|set| &set.rules)
+        .any(|rule| rule.git.as_ref().is_some_and(|git| git.ssh_port.is_some()));
+    let is_ours = |name: &String| speaks_ssh && name == wire::GIT_SSH_VARIABLE;
     let is_plain = |value: &String| !value.is_empty() && !value.contains('\0');
     let are_expected = placeholders
         .iter()
-        .all(|(name, value)| is_named(name) && is_plain(value));
+        .all(|(name, value)| (is_named(name) || is_ours(name)) && is_plain(value));
     let has_room = |pem: &Vec<u8>| pem.len() <= MESSAGE_BYTES_MAX && pem.is_ascii();
     if are_expected && authority.as_ref().is_none_or(has_room) {
         Ok(())
