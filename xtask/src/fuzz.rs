@@ -33,14 +33,16 @@ pub struct Options {
 }
 
 impl Options {
-    /// All targets, each for so many seconds.
-    pub fn for_seconds(seconds: u32) -> Self {
-        Self {
-            seconds,
+    /// All targets, which share so many seconds evenly.
+    pub fn sharing_seconds(seconds: u32) -> Result<Self> {
+        let targets = u32::try_from(targets()?.len())?.max(1);
+        Ok(Self {
+            // 0 would be without end.
+            seconds: (seconds / targets).max(1),
             target: None,
             input: None,
             seed: None,
-        }
+        })
     }
 }
 

@@ -26,8 +26,8 @@ pub struct Options {
     /// Install missing packages with sudo when this is not root.
     #[arg(long)]
     sudo: bool,
-    /// Seconds of fuzzing for each target; 0 leaves fuzzing out.
-    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    /// Seconds of fuzzing, which the targets share; 0 leaves fuzzing out.
+    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
     fuzz: u32,
 }
 
@@ -106,7 +106,7 @@ fn phases(options: &Options, tally: &mut Tally) -> Result<()> {
     }
     if options.fuzz > 0 {
         shell::phase("fuzz", || {
-            fuzz::run(&fuzz::Options::for_seconds(options.fuzz))
+            fuzz::run(&fuzz::Options::sharing_seconds(options.fuzz)?)
         })?;
     }
     Ok(())
