@@ -93,9 +93,13 @@ impl KnownHosts {
     }
 }
 
-/// As known_hosts writes it: the port only where it is not SSH's own.
+/// As known_hosts writes it: the port only where it is not SSH's own, and
+/// brackets only with a port. `host` may have those of an IPv6 address.
 pub fn address(host: &str, port: u16) -> String {
-    let host = host.to_ascii_lowercase();
+    let inner = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let host = inner.unwrap_or(host).to_ascii_lowercase();
     match port {
         DEFAULT_PORT => host,
         _ => format!("[{host}]:{port}"),
@@ -200,6 +204,11 @@ mod tests {
         let lines = format!("# comment\nother {B}\n h1,10.0.0.1 {A} comment\n[h2]:2222 {A}\n");
         assert_eq!(check(&lines, "h1", 22, A), Ok(()));
         assert_eq!(check(&lines, "H1", 22, A), Ok(()));
+        let six = format!("::1 {A}\n[::1]:2222 {A}");
+        for host in ["::1", "[::1]"] {
+            assert_eq!(check(&six, host, 22, A), Ok(()));
+            assert_eq!(check(&six, host, 2222, A), Ok(()));
+        }
         assert_eq!(check(&lines, "10.0.0.1", 22, A), Ok(()));
         assert_eq!(check(&lines, "h2", 2222, A), Ok(()));
         assert_eq!(check(&lines, "h1", 22, B), Err(NotTrusted::Changed));
