@@ -10,10 +10,15 @@ mod body;
 pub mod decode;
 mod encodings;
 mod foreign;
+mod github_app;
+mod mint;
+mod oauth2;
 mod patterns;
 mod place;
 mod placeholder;
 mod scrub;
+mod sigv4;
+mod sts;
 mod vault;
 
 pub use body::{BODY_BYTES_MAX, BodyPlan};

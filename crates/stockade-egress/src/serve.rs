@@ -206,6 +206,7 @@ fn run(ready: Ready, control: OwnedFd) -> i32 {
 /// Serves until the engine says otherwise.
 async fn attend(ready: Ready, control: OwnedFd) -> i32 {
     let context = Rc::new(ready.context);
+    context.inspection.fetcher.attach(&context);
     let Ok(control) = control::watched(control) else {
         return EXIT_FAILED;
     };

@@ -14,6 +14,7 @@ use stockade_policy::network::rules::{Attach, Mode};
 use zeroize::Zeroizing;
 
 use super::place::{form_encoded, placed};
+use super::sigv4::Unsigned;
 use super::{Denial, Wanted, denied};
 
 /// Largest body that a secret is put into, in bytes.
@@ -23,6 +24,8 @@ pub const BODY_BYTES_MAX: usize = 1024 * 1024;
 #[derive(Default)]
 pub struct BodyPlan {
     pub(super) changes: Vec<Change>,
+    /// Signed over the body as it is sent.
+    pub(super) sign: Option<Unsigned>,
 }
 
 pub(super) struct Change {
@@ -41,27 +44,26 @@ impl BodyPlan {
             return Err(denied(
                 "body-too-large",
                 format!(
-                    "a credential of this host goes into the body, which must then have at most \
+                    "a credential of this host covers the body, which must then have at most \
                      {BODY_BYTES_MAX} bytes"
                 ),
             ));
         }
-        if body.is_empty() {
-            return Ok(body);
-        }
-        if headers
-            .get_all(CONTENT_ENCODING)
-            .iter()
-            .any(|coding| coding != "identity")
-        {
-            return Err(refused("it is compressed"));
-        }
         let mut body = body;
-        for change in &self.changes {
-            body = change.apply(headers, &body)?;
+        if !self.changes.is_empty() && !body.is_empty() {
+            let mut codings = headers.get_all(CONTENT_ENCODING).iter();
+            if codings.any(|coding| coding != "identity") {
+                return Err(refused("it is compressed"));
+            }
+            for change in &self.changes {
+                body = change.apply(headers, &body)?;
+            }
+            headers.remove(TRANSFER_ENCODING);
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         }
-        headers.remove(TRANSFER_ENCODING);
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        if let Some(unsigned) = self.sign {
+            unsigned.sign_body(headers, &body)?;
+        }
         Ok(body)
     }
 }
@@ -310,6 +312,7 @@ mod tests {
 
     fn rewrite(form: Attach, mode: Mode, kind: &str, body: &str) -> Result<String, &'static str> {
         let plan = BodyPlan {
+            sign: None,
             changes: vec![Change {
                 form,
                 wanted: Wanted {

@@ -17,16 +17,22 @@ use stockade_policy::network::rules::{Attach, Binding, Mode, Source, holds_port}
 
 use super::body::{BodyPlan, Change};
 use super::encodings::{SECRET_BYTES_MIN, forms};
+use super::mint::Minted;
 use super::patterns::{Patterns, Scan};
 use super::place::{self, Head, Placed};
 use super::placeholder::{self, Shape};
 use super::scrub::Scrubber;
+use super::sigv4::{self, Keys, Signable};
 use super::{Denial, Wanted, denied, foreign};
 use crate::secret::SecretText;
 use crate::wire::SecretSource;
 
 /// Largest secret, in bytes.
 pub const SECRET_BYTES_MAX: usize = 16 * 1024;
+
+/// Secrets of one credential that are looked for in responses: minted ones
+/// live on for a while after they are renewed.
+const KNOWN_MAX: usize = 8;
 
 /// Cookies that hosts with a credential set, and that may come back.
 const COOKIES_MAX: usize = 1024;
@@ -88,10 +94,15 @@ struct Credential {
     number: usize,
     binding: Binding,
     paths: Vec<Pattern>,
-    secret: SecretText,
+    value: Value,
     placeholder: Option<String>,
-    /// Secrets that were valid before and may still come back.
-    former: RefCell<Vec<SecretText>>,
+    /// The secret, and those that were valid before and may still come back.
+    known: RefCell<Vec<SecretText>>,
+}
+
+enum Value {
+    Fixed(SecretText),
+    Minted(Box<Minted>),
 }
 
 impl Applied {
@@ -115,12 +126,14 @@ impl Applied {
 
 impl Vault {
     /// Checks everything, so that a run or a reload with a secret that cannot
-    /// be used is refused. `secrets` are those of `bindings`, in their order.
+    /// be used is refused. `secrets` are those of `bindings`, in their order;
+    /// what is minted is minted through `fetch` when it is first needed.
     /// With `previous`, placeholders stay the same over a reload, and its
     /// secrets are still taken out of responses.
     pub fn new(
         bindings: &[Binding],
         secrets: Vec<SecretSource>,
+        fetch: &Rc<dyn Fetch>,
         previous: Option<&Self>,
     ) -> Result<Self, String> {
         if bindings.len() != secrets.len() {
@@ -129,7 +142,7 @@ impl Vault {
         let mut credentials: Vec<Credential> = Vec::with_capacity(bindings.len());
         for (number, (binding, source)) in bindings.iter().zip(secrets).enumerate() {
             let named = |reason: String| format!("credential `{}`: {reason}", binding.name);
-            let credential = Credential::new(number, binding, source).map_err(named)?;
+            let credential = Credential::new(number, binding, source, fetch).map_err(named)?;
             credentials.push(credential);
             let placeholder = placeholder_for(&credentials, previous).map_err(named)?;
             if let Some(last) = credentials.last_mut() {
@@ -264,7 +277,7 @@ impl Vault {
         let by_mode = |mode| move |one: &&&Credential| one.binding.mode == mode;
         let replaced = group.iter().filter(by_mode(Mode::Replace));
         for credential in replaced.chain(group.iter().filter(by_mode(Mode::Attach)).take(1)) {
-            let wanted = credential.wanted().await?;
+            let wanted = self.wanted(credential, request.now_unix).await?;
             let form = &credential.binding.form;
             if matches!(form, Attach::Form { .. } | Attach::Json { .. }) {
                 let changes = &mut applied.body.get_or_insert_default().changes;
@@ -275,12 +288,14 @@ impl Vault {
                 applied.credentials.push(credential.label());
                 continue;
             }
-            let mut head = Head {
-                headers: request.headers,
-                path: request.path,
-                query: request.query,
+            let placed = match form {
+                Attach::SigV4 { region, service } => {
+                    let scope = (region.as_deref(), service.as_deref());
+                    sign(&wanted, scope, request, applied)
+                }
+                form => place::place(form, &wanted, &mut head_of(request)),
             };
-            match place::place(form, &wanted, &mut head) {
+            match placed {
                 Ok(Placed::Yes) => {
                     applied.credentials.push(credential.label());
                     return Ok(());
@@ -296,6 +311,28 @@ impl Vault {
             }
             None => Ok(()),
         }
+    }
+
+    async fn wanted(&self, credential: &Credential, now_unix: u64) -> Result<Wanted, Denial> {
+        let secret = match &credential.value {
+            Value::Fixed(secret) => secret.clone(),
+            Value::Minted(minted) => {
+                let secret = minted.current(now_unix).await;
+                let secret = secret.and_then(|secret| {
+                    check_secret(secret.reveal(), &credential.binding)?;
+                    Ok(secret)
+                });
+                secret.map_err(|reason| credential.unavailable(&reason))?
+            }
+        };
+        if credential.learn(&secret) {
+            self.searched.borrow_mut().clear();
+        }
+        Ok(Wanted {
+            mode: credential.binding.mode,
+            secret,
+            placeholder: credential.placeholder.clone(),
+        })
     }
 
     /// Row 42.
@@ -404,21 +441,39 @@ impl Vault {
 }
 
 impl Credential {
-    fn new(number: usize, binding: &Binding, source: SecretSource) -> Result<Self, String> {
+    fn new(
+        number: usize,
+        binding: &Binding,
+        source: SecretSource,
+        fetch: &Rc<dyn Fetch>,
+    ) -> Result<Self, String> {
         place::check_form(&binding.form, binding.mode)?;
-        let secret = match source {
-            SecretSource::Value(secret) => secret,
-            SecretSource::Mint(_) => return Err("it cannot be minted".to_owned()),
+        let is_signed = matches!(binding.form, Attach::SigV4 { .. });
+        if matches!(binding.source, Source::AwsSts { .. }) && !is_signed {
+            return Err("keys of AWS STS can only sign: attach them by sigv4".to_owned());
+        }
+        let value = match source {
+            SecretSource::Value(secret) => {
+                check_secret(secret.reveal(), binding)?;
+                Value::Fixed(secret)
+            }
+            SecretSource::Mint(parts) => {
+                let minted = Minted::new(&binding.source, parts, Rc::clone(fetch))?;
+                Value::Minted(Box::new(minted))
+            }
         };
-        check_secret(secret.reveal(), binding)?;
+        let known = match &value {
+            Value::Fixed(secret) => vec![secret.clone()],
+            Value::Minted(_) => Vec::new(),
+        };
         let paths = binding.paths.iter().map(|path| Pattern::new(path));
         Ok(Self {
             number,
             binding: binding.clone(),
             paths: paths.collect::<Result<_, _>>()?,
-            secret,
+            value,
             placeholder: None,
-            former: RefCell::default(),
+            known: RefCell::new(known),
         })
     }
 
@@ -450,14 +505,6 @@ impl Credential {
         }
     }
 
-    async fn wanted(&self) -> Result<Wanted, Denial> {
-        Ok(Wanted {
-            mode: self.binding.mode,
-            secret: self.secret.clone(),
-            placeholder: self.placeholder.clone(),
-        })
-    }
-
     fn label(&self) -> (usize, String) {
         (self.number, self.binding.name.clone())
     }
@@ -476,22 +523,53 @@ impl Credential {
         let Some(before) = previous.and_then(|vault| vault.credentials.iter().find(same)) else {
             return;
         };
-        let mut former = before.former.borrow().clone();
-        if before.secret != self.secret {
-            former.push(before.secret.clone());
+        for secret in before.known.borrow().iter() {
+            self.learn(secret);
         }
-        self.former = RefCell::new(former);
+    }
+
+    /// Remembers a secret that responses may hold from now on; whether it is
+    /// new.
+    fn learn(&self, secret: &SecretText) -> bool {
+        let mut known = self.known.borrow_mut();
+        if known.contains(secret) {
+            return false;
+        }
+        if known.len() >= KNOWN_MAX {
+            known.remove(0);
+        }
+        known.push(secret.clone());
+        true
     }
 
     fn searched_forms(&self) -> Vec<zeroize::Zeroizing<Vec<u8>>> {
-        let former = self.former.borrow();
-        std::iter::once(&self.secret)
-            .chain(former.iter())
+        let known = self.known.borrow();
+        let known = known.iter();
+        let texts: Vec<SecretText> = match self.binding.form {
+            Attach::SigV4 { .. } => known
+                .filter_map(|keys| Keys::parse(keys.reveal()).ok())
+                .flat_map(|keys| keys.secrets().cloned().collect::<Vec<_>>())
+                .collect(),
+            _ => known.cloned().collect(),
+        };
+        texts
+            .iter()
             .map(SecretText::reveal)
             // Shorter ones are only there where nothing is scrubbed.
             .filter(|secret| secret.len() >= SECRET_BYTES_MIN)
             .flat_map(forms)
             .collect()
+    }
+
+    fn unavailable(&self, reason: &str) -> Denial {
+        self.named(denied(
+            "credential-unavailable",
+            format!(
+                "the credential `{}` of this host cannot be had, and nothing is sent without it: \
+                 {reason}",
+                self.binding.name
+            ),
+        ))
     }
 }
 
@@ -505,10 +583,49 @@ struct Filled {
 impl Filled {
     fn mention(&mut self, form: &Attach) {
         self.headers.extend(place::header_of(form));
+        if matches!(form, Attach::SigV4 { .. }) {
+            self.headers.push(sigv4::SECURITY_TOKEN);
+        }
         if let Attach::Query { name } = form {
             self.parameters.push(name.clone());
         }
     }
+}
+
+fn head_of<'a>(request: &'a mut Outgoing<'_>) -> Head<'a> {
+    Head {
+        headers: request.headers,
+        path: request.path,
+        query: request.query,
+    }
+}
+
+/// Signs a request, or plans to once its body is known.
+fn sign(
+    wanted: &Wanted,
+    scope: (Option<&str>, Option<&str>),
+    request: &mut Outgoing<'_>,
+    applied: &mut Applied,
+) -> Result<Placed, Denial> {
+    let mut signable = Signable {
+        destination: request.destination,
+        default_port: match request.transport {
+            Transport::VerifiedTls => 443,
+            Transport::Plaintext => 80,
+        },
+        method: request.method.as_str(),
+        headers: request.headers,
+        path: request.path,
+        query: request.query.as_deref(),
+        now_unix: request.now_unix,
+    };
+    let Some(unsigned) = sigv4::prepare(wanted, scope, &mut signable)? else {
+        return Ok(Placed::No);
+    };
+    if let Some(later) = unsigned.sign_early(request.headers)? {
+        applied.body.get_or_insert_default().sign = Some(later);
+    }
+    Ok(Placed::Yes)
 }
 
 fn check_secret(secret: &str, binding: &Binding) -> Result<(), String> {
@@ -524,6 +641,9 @@ fn check_secret(secret: &str, binding: &Binding) -> Result<(), String> {
     }
     if secret.trim() != secret {
         return Err("the secret begins or ends with a space".to_owned());
+    }
+    if matches!(binding.form, Attach::SigV4 { .. }) {
+        Keys::parse(secret)?;
     }
     if matches!(binding.form, Attach::Header { .. }) && HeaderValue::from_str(secret).is_err() {
         return Err("the secret has letters that cannot stand in a header".to_owned());
@@ -573,7 +693,16 @@ fn placeholder_for(
         Source::GitHubApp { .. } => placeholder::of_shape(Shape::GitHubInstallation, &random),
         Source::AwsSts { .. } => placeholder::of_shape(Shape::AwsAccessKey, &random),
         Source::OAuth2 { .. } => placeholder::of_shape(Shape::Opaque, &random),
-        _ => placeholder::like(last.secret.reveal(), &random),
+        _ => match &last.value {
+            Value::Fixed(secret) => match last.binding.form {
+                // Clients name the id of a key; the key itself they only use.
+                Attach::SigV4 { .. } => {
+                    placeholder::like(Keys::parse(secret.reveal())?.id(), &random)
+                }
+                _ => placeholder::like(secret.reveal(), &random),
+            },
+            Value::Minted(_) => placeholder::of_shape(Shape::Opaque, &random),
+        },
     };
     placeholder.map(Some)
 }

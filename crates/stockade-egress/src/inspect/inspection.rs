@@ -10,9 +10,10 @@ use std::rc::Rc;
 use stockade_policy::network::NetworkPlan;
 
 use super::authority::{Authority, Scope};
+use super::fetch::Fetcher;
 use super::roots::RootPlaces;
 use super::tls::Origins;
-use crate::credential::Vault;
+use crate::credential::{Fetch, Vault};
 use crate::git::needles::Needles;
 use crate::git::spool::{ROOM_BYTES, Room};
 use crate::wire::{SecretSource, SetUp};
@@ -24,6 +25,8 @@ pub struct Inspection {
     pub authority: Option<Authority>,
     pub room: Room,
     secrets: RefCell<Secrets>,
+    /// Mints secrets; to be told of the context once there is one.
+    pub fetcher: Rc<Fetcher>,
 }
 
 /// What the engine is told when the set-up is understood.
@@ -46,7 +49,8 @@ pub struct Replacement(Secrets);
 impl Inspection {
     /// Takes the secrets out of the set-up. An error refuses the run.
     pub fn new(set_up: &mut SetUp) -> Result<(Self, Announced), String> {
-        let secrets = Secrets::new(set_up, None)?;
+        let fetcher = Rc::new(Fetcher::default());
+        let secrets = Secrets::new(set_up, Rc::clone(&fetcher), None)?;
         let plan = &set_up.network;
         let (authority, pem) = match plan.inspects() {
             false => (None, None),
@@ -70,6 +74,7 @@ impl Inspection {
             authority,
             room: Room::new(ROOM_BYTES),
             secrets: RefCell::new(secrets),
+            fetcher,
         };
         Ok((inspection, announced))
     }
@@ -89,7 +94,7 @@ impl Inspection {
     pub fn prepare(&self, set_up: &mut SetUp) -> Result<Replacement, String> {
         self.check_scope(&set_up.network)?;
         let previous = self.vault();
-        let secrets = Secrets::new(set_up, Some(&previous))?;
+        let secrets = Secrets::new(set_up, Rc::clone(&self.fetcher), Some(&previous))?;
         if secrets.vault.placeholders() != previous.placeholders() {
             return Err(
                 "the policy now has other placeholders than were set inside; start a new run"
@@ -124,7 +129,11 @@ impl Inspection {
 }
 
 impl Secrets {
-    fn new(set_up: &mut SetUp, previous: Option<&Vault>) -> Result<Self, String> {
+    fn new(
+        set_up: &mut SetUp,
+        fetcher: Rc<Fetcher>,
+        previous: Option<&Vault>,
+    ) -> Result<Self, String> {
         let sources = std::mem::take(&mut set_up.secrets);
         let texts = sources.iter().flat_map(|source| match source {
             SecretSource::Value(text) => std::slice::from_ref(text),
@@ -132,7 +141,8 @@ impl Secrets {
         });
         let needles = Needles::new(texts.map(|text| text.reveal().as_bytes()));
         let needles = needles.map_err(|error| error.to_string())?;
-        let vault = Vault::new(&set_up.network.credentials, sources, previous)?;
+        let fetch: Rc<dyn Fetch> = fetcher;
+        let vault = Vault::new(&set_up.network.credentials, sources, &fetch, previous)?;
         Ok(Self {
             vault: Rc::new(vault),
             needles,

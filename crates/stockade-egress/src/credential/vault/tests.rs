@@ -52,7 +52,19 @@ fn value(text: &str) -> SecretSource {
 
 fn vault(bindings: &[Binding]) -> Vault {
     let secrets = bindings.iter().map(|_| value(SECRET)).collect();
-    Vault::new(bindings, secrets, None).unwrap()
+    Vault::new(bindings, secrets, &nobody(), None).unwrap()
+}
+
+struct Nobody;
+
+impl Fetch for Nobody {
+    fn fetch(&self, _: http::Request<Bytes>) -> Fetched<'_> {
+        Box::pin(async { Err("nobody answers".to_owned()) })
+    }
+}
+
+fn nobody() -> Rc<dyn Fetch> {
+    Rc::new(Nobody)
 }
 
 struct Sent {
@@ -390,14 +402,14 @@ fn row_47_a_secret_that_could_end_a_header_is_refused() {
         " abcdefgh",
         "abc1",
     ] {
-        let denied = Vault::new(&bound, vec![value(bad)], None);
+        let denied = Vault::new(&bound, vec![value(bad)], &nobody(), None);
         let reason = denied.map(|_| ()).unwrap_err();
         assert!(reason.contains("credential `github`"), "{reason}");
         assert!(bad.is_empty() || !reason.contains(bad), "{reason}");
     }
     let long = "a".repeat(SECRET_BYTES_MAX + 1);
-    assert!(Vault::new(&bound, vec![value(&long)], None).is_err());
-    assert!(Vault::new(&bound, Vec::new(), None).is_err());
+    assert!(Vault::new(&bound, vec![value(&long)], &nobody(), None).is_err());
+    assert!(Vault::new(&bound, Vec::new(), &nobody(), None).is_err());
 }
 
 #[test]
@@ -407,6 +419,7 @@ fn a_reload_keeps_placeholders_and_still_scrubs_what_was() {
     let after = Vault::new(
         &bound,
         vec![value("ghp_another0secret0value")],
+        &nobody(),
         Some(&before),
     )
     .unwrap();
@@ -437,4 +450,106 @@ fn all_secrets_can_be_searched_for() {
     let secrets = vault.secrets().unwrap();
     assert!(secrets.is_in(format!("..{SECRET}").as_bytes()));
     assert!(!secrets.is_in(b"..ghp_"));
+}
+
+const AWS: &str =
+    "AKIAEXAMPLE123456789:wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY:session+token/value==";
+
+fn signing(mode: Mode, region: Option<&str>) -> Vault {
+    let form = Attach::SigV4 {
+        region: region.map(str::to_owned),
+        service: Some("s3".to_owned()),
+    };
+    Vault::new(&[binding(mode, form)], vec![value(AWS)], &nobody(), None).unwrap()
+}
+
+#[test]
+fn a_request_is_signed_anew() {
+    let vault = signing(Mode::Attach, Some("eu-west-1"));
+    let sent = Request::get("api.test", "/bucket/a%20b?list-type=2", &[]);
+    let sent = sent.send(&vault).unwrap();
+    let authorization = sent.headers["authorization"].to_str().unwrap();
+    let wanted = "AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE123456789/19700101/eu-west-1/s3/\
+                  aws4_request, SignedHeaders=host;x-amz-content-sha256;x-amz-date;\
+                  x-amz-security-token, Signature=";
+    assert!(authorization.starts_with(wanted), "{authorization}");
+    assert_eq!(
+        sent.headers["x-amz-security-token"],
+        "session+token/value=="
+    );
+    let mut scrubber = vault.scrubber(&destination("api.test")).unwrap().unwrap();
+    for secret in [
+        "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
+        "session+token/value==",
+    ] {
+        assert!(scrubber.whole(secret.as_bytes()).is_some());
+    }
+}
+
+#[test]
+fn a_signature_of_the_placeholder_is_replaced_and_any_other_refused() {
+    let vault = signing(Mode::Replace, None);
+    let stand_in = vault.placeholders().remove(0).1;
+    assert!(stand_in.starts_with("AKIA") && stand_in.len() == 20);
+    let signed = |id: &str| {
+        format!(
+            "AWS4-HMAC-SHA256 Credential={id}/20261129/eu-west-1/s3/aws4_request, \
+             SignedHeaders=host, Signature=00"
+        )
+    };
+    let (good, foreign) = (signed(&stand_in), signed("AKIAOTHER"));
+    let headers = [
+        ("authorization", good.as_str()),
+        ("x-amz-security-token", "dummy"),
+    ];
+    let sent = Request::get("api.test", "/", &headers)
+        .send(&vault)
+        .unwrap();
+    let authorization = sent.headers["authorization"].to_str().unwrap();
+    assert!(authorization.contains("AKIAEXAMPLE123456789/19700101/eu-west-1"));
+    assert_eq!(
+        sent.headers["x-amz-security-token"],
+        "session+token/value=="
+    );
+    let headers = [("authorization", foreign.as_str())];
+    let denied = Request::get("api.test", "/", &headers).code(&vault);
+    assert_eq!(denied, "foreign-credential");
+    let elsewhere = [("authorization", good.as_str())];
+    let denied = Request::get("evil.test", "/", &elsewhere).code(&vault);
+    assert_eq!(denied, "placeholder-off-binding");
+    let presigned = Request::get("api.test", "/?X-Amz-Signature=00", &[]);
+    assert_eq!(presigned.code(&vault), "foreign-credential");
+}
+
+#[test]
+fn a_secret_that_cannot_be_minted_refuses_the_request() {
+    let mut bound = binding(Mode::Attach, bearer());
+    bound.source = Source::OAuth2 {
+        token_url: "https://auth.test/token".to_owned(),
+        client_id: "id".to_owned(),
+        client_secret: Some(Box::new(Source::Env {
+            variable: "X".to_owned(),
+        })),
+        refresh_token: None,
+        scopes: Vec::new(),
+    };
+    let parts = SecretSource::Mint(vec![SecretText::new("client-secret".to_owned())]);
+    let vault = Vault::new(&[bound.clone()], vec![parts], &nobody(), None).unwrap();
+    let denied = Request::get("api.test", "/", &[]).send(&vault);
+    let denial = denied.map(|_| ()).unwrap_err();
+    assert_eq!(denial.code, "credential-unavailable");
+    assert!(
+        denial.reason.contains("nobody answers"),
+        "{}",
+        denial.reason
+    );
+    assert!(
+        Vault::new(
+            &[bound],
+            vec![SecretSource::Mint(Vec::new())],
+            &nobody(),
+            None
+        )
+        .is_err()
+    );
 }

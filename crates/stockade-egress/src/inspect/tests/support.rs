@@ -39,11 +39,12 @@ use tokio::task::LocalSet;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::context::denial;
-use crate::credential::Vault;
+use crate::credential::{Fetch, Vault};
 use crate::git::needles::Needles;
 use crate::git::spool::Room;
 use crate::inspect::authority::{Authority, Protocol, Scope};
 use crate::inspect::environment::{Environment, Meter};
+use crate::inspect::fetch::Fetcher;
 use crate::inspect::forward::serve_tls;
 use crate::inspect::tls::{Origins, VERSIONS, provider};
 use crate::secret::SecretText;
@@ -316,7 +317,8 @@ impl World {
         // Every credential of these tests has the same secret.
         let secrets = plan.credentials.iter();
         let secrets = secrets.map(|_| SecretSource::Value(SecretText::new(SECRET.to_owned())));
-        let vault = Vault::new(&plan.credentials, secrets.collect(), None).unwrap();
+        let fetch: Rc<dyn Fetch> = Rc::new(Fetcher::default());
+        let vault = Vault::new(&plan.credentials, secrets.collect(), &fetch, None).unwrap();
         let double = Rc::new(Double {
             vault: Rc::new(vault),
             needles: Needles::new([SECRET.as_bytes()]).unwrap(),
