@@ -106,6 +106,10 @@ impl Fault {
         self.0.borrow_mut().take()
     }
 
+    pub fn seen(&self) -> Option<Denial> {
+        self.0.borrow().clone()
+    }
+
     fn stop<T>(&self, denial: Denial) -> Poll<Option<Result<T, BodyError>>> {
         let text = format!("{}: {}", denial.code, denial.reason);
         *self.0.borrow_mut() = Some(denial);
@@ -327,7 +331,7 @@ impl ScrubbedStream {
                 End::NotYet => self.end = End::NotYet,
             }
             if let Some(decoder) = &mut self.decoder
-                && let Some(piece) = decoder.pull().map_err(|why| self.stream.unscannable(why))?
+                && let Some(piece) = decoder.pull().map_err(|why| self.stream.stopped(why))?
             {
                 let clean = self.scrubber.chunk(piece);
                 self.count();
@@ -363,9 +367,7 @@ impl ScrubbedStream {
     /// The body is over: what was held back, then the trailers.
     fn finish(&mut self, trailers: Option<HeaderMap>) -> Result<Option<Bytes>, BodyError> {
         if let Some(decoder) = &self.decoder {
-            decoder
-                .finish()
-                .map_err(|why| self.stream.unscannable(why))?;
+            decoder.finish().map_err(|why| self.stream.stopped(why))?;
         }
         let rest = self.scrubber.finish();
         self.end = match trailers {
@@ -389,9 +391,10 @@ impl ScrubbedStream {
 }
 
 impl ResponseStream {
-    fn unscannable(&self, denial: Denial) -> BodyError {
-        self.meter.alert(denial.code, &denial.reason);
-        told(denial)
+    /// The client cannot be told any more; the log is.
+    fn stopped(&self, denial: Denial) -> BodyError {
+        self.meter.denied(None, &denial);
+        BodyError::Denied(format!("{}: {}", denial.code, denial.reason))
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -401,14 +404,11 @@ impl ResponseStream {
         let frame = frame?;
         self.serving.touch();
         if let Some(data) = frame.data_ref() {
-            self.meter.downloaded(data.len() as u64).map_err(told)?;
+            let counted = self.meter.downloaded(data.len() as u64);
+            counted.map_err(|denial| self.stopped(denial))?;
         }
         Poll::Ready(Some(Ok(frame)))
     }
-}
-
-fn told(denial: Denial) -> BodyError {
-    BodyError::Denied(format!("{}: {}", denial.code, denial.reason))
 }
 
 fn exact(bytes: Option<&Bytes>) -> SizeHint {

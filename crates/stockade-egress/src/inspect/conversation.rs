@@ -41,10 +41,6 @@ impl Environment for Conversation {
         Self::judge_git(self, operation, line)
     }
 
-    fn denied(&self, line: Option<&str>, denial: &Denial) {
-        Self::denied(self, line, denial);
-    }
-
     fn credential_used(&self, name: &str) {
         Self::credential_used(self, name);
     }
@@ -86,6 +82,10 @@ impl Meter for Conversation {
     fn scrubbed(&self, count: u64) {
         let scrubbed = &self.counters.scrubbed;
         scrubbed.set(scrubbed.get() + count);
+    }
+
+    fn denied(&self, line: Option<&str>, denial: &Denial) {
+        Self::denied(self, line, denial);
     }
 
     fn alert(&self, code: &str, detail: &str) {

@@ -37,9 +37,6 @@ pub trait Environment: Meter + 'static {
     /// Judges and records a git operation.
     fn judge_git(&self, operation: &GitOperation<'_>, line: &str) -> Result<GitPermit, Denial>;
 
-    /// Records a denial that was found here.
-    fn denied(&self, line: Option<&str>, denial: &Denial);
-
     /// Records that a credential was attached.
     fn credential_used(&self, name: &str);
 
@@ -75,6 +72,9 @@ pub trait Meter {
 
     /// Secrets that were taken out of what came in.
     fn scrubbed(&self, count: u64);
+
+    /// Records a denial that was found here.
+    fn denied(&self, line: Option<&str>, denial: &Denial);
 
     /// Records what no honest program does.
     fn alert(&self, code: &str, detail: &str);

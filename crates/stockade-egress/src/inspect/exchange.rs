@@ -28,7 +28,7 @@ use super::gated::Line;
 use super::message::{self, Scheme, Upgrade, Wanted};
 use super::outgoing::{Prepared, Step};
 use super::refusal::{self, Dialect};
-use super::upstream::Upstream;
+use super::upstream::{Failure, Upstream};
 use super::websocket::{self, Watch};
 use crate::context::denial;
 use crate::credential::{Scrubber, decode};
@@ -161,7 +161,7 @@ impl<E: Environment> Session<E> {
         self.address(&mut parts, target)?;
         let request = Request::from_parts(parts, body);
         let sent = self.upstream.send(request, &fault).await;
-        let response = sent.inspect_err(|denial| self.record(&judged, denial))?;
+        let response = sent.map_err(|failure| self.fail(&judged, failure))?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let denial = denial(
                 "bad-request",
@@ -266,7 +266,7 @@ impl<E: Environment> Session<E> {
         self.address(&mut parts, attached.target)?;
         let request = Request::from_parts(parts, RequestBody::empty());
         let sent = self.upstream.send(request, &Fault::default()).await;
-        let mut response = sent.inspect_err(record)?;
+        let mut response = sent.map_err(|failure| self.fail(&judged, failure))?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             let serving = Rc::clone(&judged.serving);
             return self
@@ -291,6 +291,16 @@ impl<E: Environment> Session<E> {
         self.line.switch();
         head.extensions.clear();
         Ok(Response::from_parts(head, ResponseBody::empty()))
+    }
+
+    fn fail(&self, judged: &Judged, failure: Failure) -> Denial {
+        match failure {
+            Failure::Recorded(denial) => denial,
+            Failure::Body(denial) => {
+                self.record(judged, &denial);
+                denial
+            }
+        }
     }
 
     /// Records a denial that the judge has not seen.

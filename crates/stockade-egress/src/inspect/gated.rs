@@ -6,12 +6,17 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 use super::activity::HeadClock;
 use crate::front::gate::{Forms, Gate};
 use crate::front::head::BadHead;
+
+/// How long a client has to read the last answer and go.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// One TLS record holds as much.
 const READ_BYTES: usize = 16 * 1024;
@@ -35,6 +40,7 @@ pub struct Gated<S> {
     taken: usize,
     flushed: bool,
     ending: Ending,
+    lingering: Option<Pin<Box<Sleep>>>,
 }
 
 /// How far the end of a refused connection has come.
@@ -76,6 +82,7 @@ impl<S> Gated<S> {
             taken: 0,
             flushed: true,
             ending: Ending::Not,
+            lingering: None,
         }
     }
 
@@ -163,7 +170,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gated<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Gated<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Gated<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -192,8 +199,28 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gated<S> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+    /// Unread bytes at the end would become a reset that takes the answer
+    /// away (RFC 9112, section 9.6), so what still comes is thrown away for a
+    /// moment.
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.lingering.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(context))?;
+        }
+        let lingering = this
+            .lingering
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        loop {
+            if lingering.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut read = ReadBuf::new(&mut this.read);
+            match ready!(Pin::new(&mut this.stream).poll_read(context, &mut read)) {
+                Ok(()) if !read.filled().is_empty() => {}
+                // Its end, or an error that says the same.
+                _ => return Poll::Ready(Ok(())),
+            }
+        }
     }
 }
 

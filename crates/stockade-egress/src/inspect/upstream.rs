@@ -30,6 +30,14 @@ const HEAD_BYTES_MAX: u32 = 64 * 1024;
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 
+/// Why there is no response.
+pub enum Failure {
+    /// Stands in the log already.
+    Recorded(Denial),
+    /// Found in the body that was to be sent.
+    Body(Denial),
+}
+
 /// The origin's side of one conversation.
 pub struct Upstream<E> {
     environment: Rc<E>,
@@ -118,11 +126,15 @@ impl<E: Environment> Upstream<E> {
         &self,
         request: Request<RequestBody>,
         fault: &Fault,
-    ) -> Result<Response<Incoming>, Denial> {
+    ) -> Result<Response<Incoming>, Failure> {
         let sending = self.send_or_again(request, fault);
-        tokio::time::timeout(ANSWER_TIME_MAX, sending)
-            .await
-            .unwrap_or_else(|_| Err(self.failed("it did not answer in time")))
+        let late = |_| Err(self.failed("it did not answer in time"));
+        let sent = tokio::time::timeout(ANSWER_TIME_MAX, sending).await;
+        sent.unwrap_or_else(late)
+            .map_err(|denial| match fault.take() {
+                Some(denial) => Failure::Body(denial),
+                None => Failure::Recorded(denial),
+            })
     }
 
     async fn send_or_again(
@@ -139,7 +151,7 @@ impl<E: Environment> Upstream<E> {
             }
             Err(failure) => failure,
         };
-        if let Some(denial) = fault.take() {
+        if let Some(denial) = fault.seen() {
             return Err(denial);
         }
         let reason = error_text(failure.error());
@@ -155,7 +167,7 @@ impl<E: Environment> Upstream<E> {
                 Ok(response)
             }
             Err(failure) => Err(fault
-                .take()
+                .seen()
                 .unwrap_or_else(|| self.failed(&error_text(failure.error())))),
         }
     }
@@ -248,10 +260,10 @@ impl<E: Environment> Upstream<E> {
 
     fn failed(&self, reason: &str) -> Denial {
         let destination = self.environment.destination();
-        denial(
-            "unresolvable",
-            format!("{destination} did not answer as a web server: {reason}"),
-        )
+        let reason = format!("{destination} did not answer as a web server: {reason}");
+        let denial = denial("unresolvable", reason);
+        self.environment.denied(None, &denial);
+        denial
     }
 }
 

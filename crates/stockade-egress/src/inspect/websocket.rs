@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::header::{
-    CONNECTION, HeaderName, HeaderValue, SEC_WEBSOCKET_EXTENSIONS, SEC_WEBSOCKET_KEY,
-    SEC_WEBSOCKET_VERSION, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue, SEC_WEBSOCKET_EXTENSIONS,
+    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use http::request::Parts;
 use http::{HeaderMap, Method};
@@ -53,6 +53,9 @@ pub fn prepare(parts: &mut Parts, reads_frames: bool) -> Result<(), Denial> {
     if reads_frames {
         parts.headers.remove(SEC_WEBSOCKET_EXTENSIONS);
     }
+    // What follows the head is the WebSocket's, or nobody's.
+    parts.headers.remove(CONTENT_LENGTH);
+    parts.headers.remove(EXPECT);
     write(&mut parts.headers);
     Ok(())
 }
@@ -121,7 +124,7 @@ async fn upwards(
     let mut reader = applied
         .checks_body()
         .then(|| FrameReader::new(Sender::Client));
-    copy(&mut from, &mut to, serving, |bytes| {
+    copy(&mut from, &mut to, meter, serving, |bytes| {
         meter.uploaded(bytes.len() as u64)?;
         if let Some(reader) = &mut reader {
             let checked = reader.read(bytes, |_, payload| {
@@ -145,7 +148,7 @@ async fn downwards(
     scrubber: Option<Scrubber>,
 ) {
     let mut reframer = scrubber.map(Reframer::new);
-    copy(&mut from, &mut to, serving, |bytes| {
+    copy(&mut from, &mut to, meter, serving, |bytes| {
         meter.downloaded(bytes.len() as u64)?;
         let Some(reframer) = &mut reframer else {
             return Ok(None);
@@ -173,6 +176,7 @@ impl From<BadFrame> for Stop {
 async fn copy(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
+    meter: &dyn Meter,
     serving: &Serving,
     mut look: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>, Denial>,
 ) {
@@ -187,9 +191,13 @@ async fn copy(
             drop(to.shutdown().await);
             return;
         }
-        let Ok(instead) = look(&buffer[..length]) else {
-            drop(to.shutdown().await);
-            return;
+        let instead = match look(&buffer[..length]) {
+            Ok(instead) => instead,
+            Err(denial) => {
+                meter.denied(None, &denial);
+                drop(to.shutdown().await);
+                return;
+            }
         };
         let bytes = instead.as_deref().unwrap_or(&buffer[..length]);
         if to.write_all(bytes).await.is_err() || to.flush().await.is_err() {

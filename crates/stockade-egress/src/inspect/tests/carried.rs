@@ -10,7 +10,7 @@ use stockade_policy::network::destination::RawHost;
 use stockade_policy::network::rules::{Content, Mode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::support::{Double, HOST, SECRET, bound, exchange, plain_origin, plan, run};
+use super::support::{Double, HOST, SECRET, bound, exchange, git_plan, plain_origin, plan, run};
 use crate::context::denial;
 use crate::inspect::authority::Protocol::{Http1, Http2};
 use crate::inspect::forward::{serve_plain, serve_proxy};
@@ -272,5 +272,99 @@ fn an_origin_that_closed_is_dialled_again() {
             assert!(read.starts_with(b"HTTP/1.1 200 OK\r\n"));
         }
         assert_eq!(world.double.dials.get(), 3);
+    });
+}
+
+/// The commands of a push (gitprotocol-pack(5)) that creates a branch out of
+/// nothing new, or deletes one.
+fn push(repository: &str, old: char, new: char) -> String {
+    let hash = |digit: char| digit.to_string().repeat(40);
+    let command = format!(
+        "{} {} refs/heads/topic\0 report-status delete-refs\n",
+        hash(old),
+        hash(new)
+    );
+    let body = format!("{:04x}{command}0000", command.len() + 4);
+    format!(
+        "POST /{repository}.git/git-receive-pack HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\
+         Content-Type: application/x-git-receive-pack-request\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[test]
+fn row_39_git_is_judged_by_its_protocol() {
+    run(git_plan(), &[Http1], |world| async move {
+        let refs = |repository: &str, service: &str| {
+            get(
+                &format!("/{repository}.git/info/refs?service={service}"),
+                "",
+            )
+        };
+        for (repository, service) in [
+            ("a/read", "git-upload-pack"),
+            ("a/push", "git-receive-pack"),
+        ] {
+            let answer = world.send(refs(repository, service).as_bytes()).await;
+            assert!(answer.contains("GET /a/"), "{answer}");
+        }
+        for (repository, service) in [
+            ("b/other", "git-upload-pack"),
+            ("a/read", "git-receive-pack"),
+        ] {
+            let answer = world.send(refs(repository, service).as_bytes()).await;
+            assert!(answer.contains("ERR "), "{answer}");
+            assert!(!answer.contains("GET /"), "{answer}");
+        }
+        let other = world.send(get("/a/read/settings", "").as_bytes()).await;
+        assert!(other.starts_with("HTTP/1.1 403 "), "{other}");
+        // Deleting is not permitted, and git can read why.
+        let deleted = world.send(push("a/push", '1', '0').as_bytes()).await;
+        assert!(deleted.starts_with("HTTP/1.1 200 "), "{deleted}");
+        assert!(deleted.contains("x-git-receive-pack-result"), "{deleted}");
+        assert!(deleted.contains("ng refs/heads/topic"), "{deleted}");
+        assert!(!deleted.contains("POST /"), "{deleted}");
+    });
+    let mut plan = git_plan();
+    if let Some(git) = &mut plan.sets[0].rules[0].git {
+        git.delete = true;
+    }
+    run(plan, &[Http1], |world| async move {
+        let deleted = world.send(push("a/push", '1', '0').as_bytes()).await;
+        assert!(
+            deleted.contains("POST /a/push.git/git-receive-pack HTTP/1.1\n"),
+            "{deleted}"
+        );
+        assert!(deleted.contains("refs/heads/topic"), "{deleted}");
+        let elsewhere = world.send(push("a/read", '1', '0').as_bytes()).await;
+        assert!(elsewhere.contains("ng refs/heads/topic"), "{elsewhere}");
+        assert!(world.double.uploaded.get() > 100);
+    });
+}
+
+#[test]
+fn a_refused_upload_is_told_before_the_end() {
+    let content = Content {
+        methods: vec!["GET".to_owned()],
+        ..Content::default()
+    };
+    run(plan(content), &[Http1], |world| async move {
+        let body = "x".repeat(3_000_000);
+        let request = format!(
+            "POST / HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        let stream = world.greet(HOST, &[b"http/1.1"]).await.unwrap();
+        let (mut read, mut write) = tokio::io::split(stream);
+        let sent = async {
+            write.write_all(request.as_bytes()).await.unwrap();
+            // The rest may find the connection closed.
+            drop(write.write_all(body.as_bytes()).await);
+        };
+        let mut answer = Vec::new();
+        let told = async { drop(read.read_to_end(&mut answer).await) };
+        tokio::join!(sent, told);
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
     });
 }

@@ -27,8 +27,8 @@ use stockade_policy::network::judge::{
     Denial, GitOperation, GitPermit, Judge, RequestHead, RequestPermit, Ruling,
 };
 use stockade_policy::network::rules::{
-    Approval, Attach, Binding, Budget, Capture, Content, Mode, NetworkPlan, NetworkRule, RuleSet,
-    Source, Target, TlsMode,
+    Approval, Attach, Binding, Budget, Capture, Content, Git, Mode, NetworkPlan, NetworkRule,
+    RuleSet, Source, Target, TlsMode,
 };
 use stockade_policy::plan::Rule;
 use stockade_policy::value::HostReach;
@@ -105,6 +105,10 @@ impl Meter for Double {
         self.scrubbed.set(self.scrubbed.get() + count);
     }
 
+    fn denied(&self, _line: Option<&str>, denial: &Denial) {
+        self.denials.borrow_mut().push(denial.clone());
+    }
+
     fn alert(&self, code: &str, detail: &str) {
         self.alerts.borrow_mut().push(format!("{code}: {detail}"));
     }
@@ -139,10 +143,6 @@ impl Environment for Double {
 
     fn judge_git(&self, operation: &GitOperation<'_>, _line: &str) -> Result<GitPermit, Denial> {
         permitted(self.judge.git(&self.destination, operation, 0))
-    }
-
-    fn denied(&self, _line: Option<&str>, denial: &Denial) {
-        self.denials.borrow_mut().push(denial.clone());
     }
 
     fn credential_used(&self, name: &str) {
@@ -260,6 +260,20 @@ pub fn rule(id: &str) -> Rule {
         origin: "stockade.toml".to_owned(),
         reason: String::new(),
     }
+}
+
+/// A plan in which `a/read` may be read and `a/push` pushed to, without
+/// deletions.
+pub fn git_plan() -> NetworkPlan {
+    let mut plan = plan(Content::default());
+    let rule = &mut plan.sets[0].rules[0];
+    rule.content = None;
+    rule.git = Some(Git {
+        read: vec!["a/read".to_owned()],
+        push: vec!["a/push".to_owned()],
+        ..Git::default()
+    });
+    plan
 }
 
 /// A credential for [`HOST`] in `Authorization`.
