@@ -19,8 +19,9 @@ use crate::{Finished, World, is_root};
 
 /// Where `*.test` names lead unless a test says otherwise.
 pub const ORIGIN: &str = "93.184.216.34";
-/// The resolver of the small internet.
-pub const RESOLVER: &str = "8.8.8.8:53";
+/// The resolver of the small internet: the one address from which its answers
+/// come, and an answer from another one is no answer.
+pub const RESOLVER: &str = "192.0.2.1:53";
 /// The machine's own address.
 pub const MACHINE: &str = "192.0.2.2";
 
