@@ -81,6 +81,10 @@ pub fn facts(
         hidden: Vec::new(),
         sockets: Vec::new(),
         git_identity: Vec::new(),
+        host_name: rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
         redirect: Ability::No {
             reason: "it was not looked for".to_owned(),
             remedy: String::new(),

@@ -108,6 +108,9 @@ pub struct Facts {
     /// in the order of the file: key and value, only keys of
     /// [`crate::git::KEYS`].
     pub git_identity: Vec<(String, Vec<u8>)>,
+    /// The machine's own name (uname(2)), which programs look up; empty when it
+    /// is not known.
+    pub host_name: String,
     /// Whether connections can be redirected in a network namespace of our own
     /// (nftables). Without it only programs that use a proxy have a way out.
     pub redirect: Ability,

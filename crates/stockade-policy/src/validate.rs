@@ -11,7 +11,7 @@ use crate::policy::{Amount, GrantTarget, NamedSet};
 use crate::problem::{Fault, Layer, LayerKind, Located, Place, Problem};
 use crate::value::{Readable, WrittenPath, bad_path};
 
-pub(crate) use network::LayerNetwork;
+pub(crate) use network::{LayerBudget, LayerNetwork};
 
 /// What paths are relative to. Both are absolute with links resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -374,6 +374,14 @@ inside = "/run/x"
 }
 
 #[test]
+fn empty_lists_of_demands_are_refused() {
+    for list in ["methods", "paths", "ports"] {
+        let source = format!("[[network.rule]]\nhost = 'a.example'\n{list} = []\n");
+        assert!(problems(&source).starts_with("[empty-list]"), "{list}");
+    }
+}
+
+#[test]
 fn row_48_demands_on_requests_and_a_tunnel_contradict_each_other() {
     for tls in ["passthrough", "raw"] {
         let source =
@@ -583,16 +591,13 @@ proptest! {
         above in source(),
         kind in prop::sample::select(&[LayerKind::Organisation, UNTRUSTED][..]),
     ) {
-        let granting = [
-            (LayerKind::User, user.as_str()),
-            (LayerKind::Project(Trust::Trusted), project.as_str()),
-        ];
-        let wide = merged(&granting).unwrap();
-        let [one, two] = granting;
-        let layers = match kind {
-            UNTRUSTED => vec![one, (kind, above.as_str())],
-            _ => vec![one, two, (kind, above.as_str())],
-        };
+        // A project has one file, trusted or not.
+        let mut layers = vec![(LayerKind::User, user.as_str())];
+        if kind != UNTRUSTED {
+            layers.push((LayerKind::Project(Trust::Trusted), project.as_str()));
+        }
+        let wide = merged(&layers).unwrap();
+        layers.push((kind, above.as_str()));
         match merged(&layers) {
             Ok(narrow) => assert_narrower(&narrow.network, &wide.network)?,
             Err(problems) => {

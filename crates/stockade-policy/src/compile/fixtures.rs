@@ -85,6 +85,7 @@ pub(crate) fn facts() -> Facts {
         hidden: Vec::new(),
         sockets: Vec::new(),
         git_identity: Vec::new(),
+        host_name: "laptop".to_owned(),
         redirect: Ability::Yes,
         ca_bundles: vec![path("/etc/ssl/certs/ca-certificates.crt")],
         java_stores: Vec::new(),

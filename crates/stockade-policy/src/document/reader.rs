@@ -309,9 +309,7 @@ impl<'a> Reader<'a> {
         name: fn(&str) -> Result<String, Fault>,
         content: fn(&str) -> Result<String, Fault>,
     ) -> Option<Vec<(String, String)>> {
-        let Some(table) = self.as_table(input, "a table of strings") else {
-            return None;
-        };
+        let table = self.as_table(input, "a table of strings")?;
         let mut pairs = Vec::new();
         for (key, text) in table.iter().take(LIST_ITEMS_MAX) {
             match text.get_ref() {

@@ -454,6 +454,14 @@ fn check_rule(rule: &WrittenRule) -> Vec<Fault> {
         ),
         _ => {}
     }
+    for (key, list) in [("methods", &rule.methods), ("paths", &rule.paths)] {
+        if list.as_ref().is_some_and(Vec::is_empty) {
+            faults.push(
+                Fault::new("empty-list", format!("`{key}` is empty"))
+                    .help("leave it out to permit all of them"),
+            );
+        }
+    }
     if let Some(ports) = &rule.ports
         && ports.is_empty()
     {

@@ -12,7 +12,7 @@ use crate::network::rules::{
 };
 use crate::policy::{NetworkPolicy, SocketDemand};
 use crate::problem::{Fault, LayerKind, Place, Problem};
-use crate::validate::{Item, LayerNetwork, LayerPolicy, Said};
+use crate::validate::{Item, LayerBudget, LayerNetwork, LayerPolicy, Said};
 
 /// `all` are the layers in their order, `granting` and `narrowing` its parts.
 pub(super) fn merged(
@@ -152,6 +152,16 @@ pub(super) fn widenings(
         };
         report(place, &what);
     });
+    ways(network, granted, report);
+    budgets(&network.budget, &granted.budget, report);
+}
+
+/// What an untrusted layer says about how the outside is reached.
+fn ways(
+    network: &LayerNetwork,
+    granted: &NetworkPolicy,
+    report: &mut dyn FnMut(Option<&Place>, &str),
+) {
     let mut how = |place: Option<&Place>, same: bool, what: &str| {
         if !same {
             report(place, what);
@@ -187,32 +197,38 @@ pub(super) fn widenings(
     if let Some(item) = network.metrics.as_ref().filter(|item| item.value) {
         how(item.place.as_ref(), granted.metrics, "serve counters");
     }
-    let budget = &network.budget;
+}
+
+fn budgets(said: &LayerBudget, granted: &Budget, report: &mut dyn FnMut(Option<&Place>, &str)) {
     for (name, said, limit) in [
         (
             "upload_bytes_max",
-            &budget.upload_bytes_max,
-            granted.budget.upload_bytes_max,
+            &said.upload_bytes_max,
+            granted.upload_bytes_max,
         ),
         (
             "download_bytes_max",
-            &budget.download_bytes_max,
-            granted.budget.download_bytes_max,
+            &said.download_bytes_max,
+            granted.download_bytes_max,
         ),
         (
             "connections",
-            &budget.connections_max,
-            granted.budget.connections_max,
+            &said.connections_max,
+            granted.connections_max,
         ),
         (
             "requests_per_minute",
-            &budget.requests_per_minute,
-            granted.budget.requests_per_minute,
+            &said.requests_per_minute,
+            granted.requests_per_minute,
         ),
     ] {
-        if let (Some(item), Some(limit)) = (said, limit) {
-            let what = format!("raise the limit `network.{name}`");
-            how(item.place.as_ref(), item.value <= limit, &what);
+        if let (Some(item), Some(limit)) = (said, limit)
+            && item.value > limit
+        {
+            report(
+                item.place.as_ref(),
+                &format!("raise the limit `network.{name}`"),
+            );
         }
     }
 }

@@ -222,6 +222,28 @@ fn files_of_names_are_placed_where_their_links_lead() {
 }
 
 #[test]
+fn the_machine_knows_its_own_name_and_no_other() {
+    let hosts = |host_name: &str| {
+        let facts = Facts {
+            host_name: host_name.to_owned(),
+            ..facts_with_names()
+        };
+        let plan = plan("network.allow = ['a.example']", &facts);
+        let found = plan.steps.iter().find_map(|step| match &step.action {
+            Action::File { path, content, .. } if path.as_bytes() == b"/etc/hosts" => {
+                String::from_utf8(content.clone()).ok()
+            }
+            _ => None,
+        });
+        found.unwrap()
+    };
+    assert!(hosts("laptop").ends_with("\n127.0.1.1 laptop\n"));
+    for strange in ["", "a b", "x\n1.2.3.4 evil", "10.0.0.1"] {
+        assert_eq!(hosts(strange).lines().count(), 2, "{strange}");
+    }
+}
+
+#[test]
 fn without_a_redirect_only_the_proxy_is_there_and_the_plan_says_so() {
     let mut facts = facts_with_names();
     facts.redirect = Ability::No {

@@ -4,6 +4,8 @@
 use crate::facts::{Facts, PathKind};
 use crate::git;
 use crate::guarantee::Guarantee;
+use crate::network::Destination;
+use crate::network::destination::RawHost;
 use crate::path::AbsolutePath;
 use crate::plan::{Access, Grant, Limits, Rule};
 use crate::policy::Policy;
@@ -51,17 +53,8 @@ const SUBSTITUTE_HOME: &str = "/tmp/home";
 /// Directories that may be private, and the way out's own in each.
 const WAY_OUT: [(&str, &str); 2] = [("/run", "/run/stockade"), ("/tmp", "/tmp/.stockade")];
 
-/// How names are found inside (resolv.conf(5), hosts(5)).
-const NAME_FILES: [(&str, &str); 2] = [
-    (
-        "/etc/resolv.conf",
-        "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n",
-    ),
-    (
-        "/etc/hosts",
-        "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n",
-    ),
-];
+/// Files that say how names are found (resolv.conf(5), hosts(5)).
+const NAME_FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
 const SSH_CONFIGURATION: &str = "/etc/ssh";
 
@@ -323,7 +316,8 @@ fn enter_way_out(view: &mut View, findings: &mut Findings) {
 
 /// Names are asked of the way out, and no address is known without it.
 fn enter_name_files(view: &mut View, facts: &Facts, findings: &mut Findings) {
-    for (path, content) in NAME_FILES {
+    let contents = [resolver_file(), hosts_file(&facts.host_name)];
+    for (path, content) in NAME_FILES.into_iter().zip(contents) {
         let named = absolute(path);
         // The file is often a link to where a daemon of the host keeps it.
         let place = match facts.paths.get(&named) {
@@ -347,7 +341,7 @@ fn enter_name_files(view: &mut View, facts: &Facts, findings: &mut Findings) {
         };
         match place.filter(|place| !dangles(place)) {
             Some(place) => {
-                let content = content.as_bytes().to_vec();
+                let content = content.into_bytes();
                 view.entries.insert(place.clone(), Entry::File { content });
                 let rule = built_in("built-in.names", "names are asked of the way out");
                 grant(view, place, Access::Read, Content::OwnOfThisRun, rule);
@@ -359,9 +353,25 @@ fn enter_name_files(view: &mut View, facts: &Facts, findings: &mut Findings) {
     }
 }
 
+fn resolver_file() -> String {
+    "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n".to_owned()
+}
+
+/// The machine's own name is here, because programs look it up (Java does to
+/// say who it is) and the way out would not answer for it.
+fn hosts_file(host_name: &str) -> String {
+    let mut content = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n".to_owned();
+    let raw = RawHost::Text(host_name.as_bytes());
+    let own = Destination::new(raw, 1).ok();
+    if let Some(name) = own.as_ref().and_then(Destination::name) {
+        content.push_str(&format!("127.0.1.1 {name}\n"));
+    }
+    content
+}
+
 /// Files that say how names are found.
 pub(in super::super) fn name_files() -> impl Iterator<Item = AbsolutePath> {
-    NAME_FILES.iter().map(|(path, _)| absolute(path))
+    NAME_FILES.into_iter().map(absolute)
 }
 
 fn grant(view: &mut View, path: AbsolutePath, access: Access, content: Content, rule: Rule) {

@@ -378,8 +378,8 @@ fn row_24_names_are_not_resolved_over_https() {
     assert_eq!(request(&plain, get), "+api.test");
 }
 
-#[test]
-fn requests_are_held_to_method_path_query_and_headers() {
+/// One rule for reading and one for writing.
+fn of_content() -> Judge {
     let read = Content {
         methods: words(&["GET"]),
         paths: words(&["/repos/acme/**"]),
@@ -394,7 +394,12 @@ fn requests_are_held_to_method_path_query_and_headers() {
         body_bytes_max: Some(10),
         ..Content::default()
     };
-    let judge = judge(&[content("api.test", read), content("api.test", write)]);
+    judge(&[content("api.test", read), content("api.test", write)])
+}
+
+#[test]
+fn requests_are_held_to_method_path_query_and_headers() {
+    let judge = of_content();
     let (query, headers) = (pairs(&[("page", "2")]), pairs(&[("x-kind", "plain")]));
     let good = RequestHead {
         query: &query,
@@ -452,6 +457,11 @@ fn requests_are_held_to_method_path_query_and_headers() {
     ] {
         assert_eq!(request(&judge, asked), expected, "{asked:?}");
     }
+}
+
+#[test]
+fn a_permit_says_what_the_request_is_held_to_and_a_denial_what_would_allow_it() {
+    let judge = of_content();
     let permit = judge
         .request(&to("api.test", 443), &head("POST", "/upload"), NOW)
         .or_denied()
