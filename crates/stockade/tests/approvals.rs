@@ -222,7 +222,7 @@ fn what_is_learned_suffices_and_nothing_less_does() {
         .expect("nsenter starts");
     let learned = String::from_utf8(output.stdout).expect("text");
     assert_eq!(learned, "[network]\nallow = [\n    \"asked.test:80\",\n]\n");
-    assert_eq!(internet.sh(&world, FETCH).stdout, "403\n");
+    assert_eq!(internet.sh(&world, FETCH).stdout, "000\n");
     let line = "allow = [\"asked.test:80\"]";
     internet.policy(&world, line, "");
     assert_eq!(internet.sh(&world, FETCH).stdout, "200\n");
