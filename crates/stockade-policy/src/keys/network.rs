@@ -129,7 +129,7 @@ pub(super) static KEYS: &[Key] = &[
     Key {
         path: "network.metrics",
         grammar: Grammar::Boolean,
-        about: "Serve counters (Prometheus) on a unix socket in the run's directory outside.",
+        about: "Serve counters (Prometheus) on the unix socket metrics-RUN.sock of the state directory, outside.",
         example: "metrics = true",
         read: |document, reader, input| document.network.metrics = reader.boolean(input),
     },
