@@ -34,17 +34,25 @@ complete -c stockade -n "__fish_stockade_needs_command" -f -a "doctor" -d 'Show 
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "init" -d 'Write a commented stockade.toml'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "trust" -d 'Let the project\'s stockade.toml widen what its runs may do'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "untrust" -d 'Take the trust in a project\'s stockade.toml back'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "learn" -d 'Run a command and print the network policy that it needs'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "approvals" -d 'Show and answer what running commands want to reach'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "reload" -d 'Give running commands the network rules as the files say them now'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "log" -d 'Show what runs did, which rule spoke, and whether the log is intact'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "secret" -d 'Keep secrets for credentials, outside every sandbox'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "completions" -d 'Print completions for a shell'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "man" -d 'Print the manual page'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "schema" -d 'Print the JSON Schema of stockade.toml'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "attack-inside" -d 'Run one attack of the corpus, inside a sandbox'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "egress" -d 'Carry the connections of one sandbox; started by `stockade run`'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l write -d 'Also let it write PATH' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l hide -d 'Hide what matches GLOB below the granted directories' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l allow -d 'Also let it reach HOST: `host`, `*.host`, `**.host`, with `:port` where it is not 443 or 80' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l publish -d 'Make a port of a server inside reachable on this machine\'s loopback' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l host-port -d 'Let it reach a port of this machine\'s loopback' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l env -d 'Let the variable NAME (or PREFIX_*) in; NAME=VALUE sets it' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l memory -d 'Most memory, for example 2GiB or 50%' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l processes -d 'Most processes and threads' -r
@@ -65,6 +73,9 @@ complete -c stockade -n "__fish_stockade_using_subcommand shell" -l preset -d 'S
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l write -d 'Also let it write PATH' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l hide -d 'Hide what matches GLOB below the granted directories' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l allow -d 'Also let it reach HOST: `host`, `*.host`, `**.host`, with `:port` where it is not 443 or 80' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l publish -d 'Make a port of a server inside reachable on this machine\'s loopback' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l host-port -d 'Let it reach a port of this machine\'s loopback' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l env -d 'Let the variable NAME (or PREFIX_*) in; NAME=VALUE sets it' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l memory -d 'Most memory, for example 2GiB or 50%' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l processes -d 'Most processes and threads' -r
@@ -79,6 +90,9 @@ complete -c stockade -n "__fish_stockade_using_subcommand explain" -l preset -d 
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l write -d 'Also let it write PATH' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l hide -d 'Hide what matches GLOB below the granted directories' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l allow -d 'Also let it reach HOST: `host`, `*.host`, `**.host`, with `:port` where it is not 443 or 80' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l publish -d 'Make a port of a server inside reachable on this machine\'s loopback' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l host-port -d 'Let it reach a port of this machine\'s loopback' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l env -d 'Let the variable NAME (or PREFIX_*) in; NAME=VALUE sets it' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l memory -d 'Most memory, for example 2GiB or 50%' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l processes -d 'Most processes and threads' -r
@@ -96,6 +110,9 @@ complete -c stockade -n "__fish_stockade_using_subcommand test" -l preset -d 'St
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l write -d 'Also let it write PATH' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l hide -d 'Hide what matches GLOB below the granted directories' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l allow -d 'Also let it reach HOST: `host`, `*.host`, `**.host`, with `:port` where it is not 443 or 80' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l publish -d 'Make a port of a server inside reachable on this machine\'s loopback' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l host-port -d 'Let it reach a port of this machine\'s loopback' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l env -d 'Let the variable NAME (or PREFIX_*) in; NAME=VALUE sets it' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l memory -d 'Most memory, for example 2GiB or 50%' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l processes -d 'Most processes and threads' -r
@@ -116,27 +133,95 @@ complete -c stockade -n "__fish_stockade_using_subcommand trust" -s y -l yes -d 
 complete -c stockade -n "__fish_stockade_using_subcommand trust" -l list -d 'List the trusted files'
 complete -c stockade -n "__fish_stockade_using_subcommand trust" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand untrust" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l preset -d 'Start from a named preset' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l write -d 'Also let it write PATH' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l hide -d 'Hide what matches GLOB below the granted directories' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l allow -d 'Also let it reach HOST: `host`, `*.host`, `**.host`, with `:port` where it is not 443 or 80' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l publish -d 'Make a port of a server inside reachable on this machine\'s loopback' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l host-port -d 'Let it reach a port of this machine\'s loopback' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l env -d 'Let the variable NAME (or PREFIX_*) in; NAME=VALUE sets it' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l memory -d 'Most memory, for example 2GiB or 50%' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l processes -d 'Most processes and threads' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l cpus -d 'Most processors, for example 1.5' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l open-files -d 'Most open files of each process' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l wall-time -d 'End the run after this long, for example 10m (exit code 124)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l disk -d 'Most bytes in the private directories (/tmp, home, …)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -s C -l directory -d 'Run in DIR, which must lie in the project' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l output -d 'Write the policy to FILE instead of standard output' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l nested-sandbox -d 'Let tools inside make their own sandbox (Chromium, bubblewrap)'
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l ask -d 'Ask about each new host instead of allowing it'
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l json -d 'Print it as JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and not __fish_seen_subcommand_from list allow deny help" -l json -d 'Print JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and not __fish_seen_subcommand_from list allow deny help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and not __fish_seen_subcommand_from list allow deny help" -f -a "list" -d 'Show what is waiting for an answer'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and not __fish_seen_subcommand_from list allow deny help" -f -a "allow" -d 'Let a waiting request through'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and not __fish_seen_subcommand_from list allow deny help" -f -a "deny" -d 'Refuse a waiting request, and all later ones to it in this run'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and not __fish_seen_subcommand_from list allow deny help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and __fish_seen_subcommand_from list" -l json -d 'Print JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and __fish_seen_subcommand_from allow" -l for -d 'How long the rule of --always holds, at most a year' -r
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and __fish_seen_subcommand_from allow" -l run -d 'Also later requests to this destination, until the run ends'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and __fish_seen_subcommand_from allow" -l always -d 'In every run: written to your own policy file, with expiry'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and __fish_seen_subcommand_from allow" -l json -d 'Print JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and __fish_seen_subcommand_from allow" -s h -l help -d 'Print help'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and __fish_seen_subcommand_from deny" -l json -d 'Print JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and __fish_seen_subcommand_from deny" -s h -l help -d 'Print help'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and __fish_seen_subcommand_from help" -f -a "list" -d 'Show what is waiting for an answer'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and __fish_seen_subcommand_from help" -f -a "allow" -d 'Let a waiting request through'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and __fish_seen_subcommand_from help" -f -a "deny" -d 'Refuse a waiting request, and all later ones to it in this run'
+complete -c stockade -n "__fish_stockade_using_subcommand approvals; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c stockade -n "__fish_stockade_using_subcommand reload" -l json -d 'Print JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand reload" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand log" -l run -d 'Only records of the run whose id starts so' -r
 complete -c stockade -n "__fish_stockade_using_subcommand log" -s n -d 'Only the last N records' -r
 complete -c stockade -n "__fish_stockade_using_subcommand log" -l anchor -d 'A head printed earlier, which must still be in the log' -r
 complete -c stockade -n "__fish_stockade_using_subcommand log" -l json -d 'Print each record as one line of JSON, as it is stored'
 complete -c stockade -n "__fish_stockade_using_subcommand log" -s f -l follow -d 'Go on with records as they are added, until interrupted'
+complete -c stockade -n "__fish_stockade_using_subcommand log" -l network -d 'Only what the network was used for: decisions, ends of connections, credentials, alerts, approvals'
 complete -c stockade -n "__fish_stockade_using_subcommand log" -l verify -d 'Check that no line was changed, removed or moved, and print the head'
 complete -c stockade -n "__fish_stockade_using_subcommand log" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand secret; and not __fish_seen_subcommand_from set list remove help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand secret; and not __fish_seen_subcommand_from set list remove help" -f -a "set" -d 'Store a secret, in place of what had its name'
+complete -c stockade -n "__fish_stockade_using_subcommand secret; and not __fish_seen_subcommand_from set list remove help" -f -a "list" -d 'List what is stored: names, never values'
+complete -c stockade -n "__fish_stockade_using_subcommand secret; and not __fish_seen_subcommand_from set list remove help" -f -a "remove" -d 'Forget a secret'
+complete -c stockade -n "__fish_stockade_using_subcommand secret; and not __fish_seen_subcommand_from set list remove help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c stockade -n "__fish_stockade_using_subcommand secret; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
+complete -c stockade -n "__fish_stockade_using_subcommand secret; and __fish_seen_subcommand_from list" -l json -d 'One JSON array'
+complete -c stockade -n "__fish_stockade_using_subcommand secret; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c stockade -n "__fish_stockade_using_subcommand secret; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
+complete -c stockade -n "__fish_stockade_using_subcommand secret; and __fish_seen_subcommand_from help" -f -a "set" -d 'Store a secret, in place of what had its name'
+complete -c stockade -n "__fish_stockade_using_subcommand secret; and __fish_seen_subcommand_from help" -f -a "list" -d 'List what is stored: names, never values'
+complete -c stockade -n "__fish_stockade_using_subcommand secret; and __fish_seen_subcommand_from help" -f -a "remove" -d 'Forget a secret'
+complete -c stockade -n "__fish_stockade_using_subcommand secret; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c stockade -n "__fish_stockade_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand schema" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "run" -d 'Run a command in a fresh sandbox'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "shell" -d 'Open a shell in a fresh sandbox'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "explain" -d 'Show what a command could read, write, execute and reach'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "test" -d 'Ask whether something is allowed, and by which rule'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "doctor" -d 'Show what this machine can hold, and what to do about the rest'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "init" -d 'Write a commented stockade.toml'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "trust" -d 'Let the project\'s stockade.toml widen what its runs may do'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "untrust" -d 'Take the trust in a project\'s stockade.toml back'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "log" -d 'Show what runs did, which rule spoke, and whether the log is intact'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "completions" -d 'Print completions for a shell'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "man" -d 'Print the manual page'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "schema" -d 'Print the JSON Schema of stockade.toml'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "attack-inside" -d 'Run one attack of the corpus, inside a sandbox'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust log completions man schema attack-inside help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c stockade -n "__fish_stockade_using_subcommand egress" -s h -l help -d 'Print help'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "run" -d 'Run a command in a fresh sandbox'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "shell" -d 'Open a shell in a fresh sandbox'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "explain" -d 'Show what a command could read, write, execute and reach'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "test" -d 'Ask whether something is allowed, and by which rule'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "doctor" -d 'Show what this machine can hold, and what to do about the rest'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "init" -d 'Write a commented stockade.toml'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "trust" -d 'Let the project\'s stockade.toml widen what its runs may do'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "untrust" -d 'Take the trust in a project\'s stockade.toml back'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "learn" -d 'Run a command and print the network policy that it needs'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "approvals" -d 'Show and answer what running commands want to reach'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "reload" -d 'Give running commands the network rules as the files say them now'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "log" -d 'Show what runs did, which rule spoke, and whether the log is intact'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "secret" -d 'Keep secrets for credentials, outside every sandbox'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "completions" -d 'Print completions for a shell'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "man" -d 'Print the manual page'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "schema" -d 'Print the JSON Schema of stockade.toml'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "attack-inside" -d 'Run one attack of the corpus, inside a sandbox'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "egress" -d 'Carry the connections of one sandbox; started by `stockade run`'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from approvals" -f -a "list" -d 'Show what is waiting for an answer'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from approvals" -f -a "allow" -d 'Let a waiting request through'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from approvals" -f -a "deny" -d 'Refuse a waiting request, and all later ones to it in this run'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from secret" -f -a "set" -d 'Store a secret, in place of what had its name'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from secret" -f -a "list" -d 'List what is stored: names, never values'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from secret" -f -a "remove" -d 'Forget a secret'
