@@ -137,8 +137,7 @@ async fn serve_http(context: Rc<Context>, mut client: TcpStream, mut early: Vec<
             let Unread::Bad(bad) = unread else {
                 return;
             };
-            let refused = denial("bad-request", bad.to_string());
-            let answer = refusal::http1(&refused, "", &connection.to_string());
+            let answer = refusal::http1_bad_head(bad, "", &connection.to_string());
             if client.write_all(&answer).await.is_ok() {
                 ingress::linger(client).await;
             }

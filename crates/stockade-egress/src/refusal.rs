@@ -6,6 +6,9 @@
 use serde_json::json;
 use stockade_policy::network::judge::Denial;
 
+use crate::context::denial;
+use crate::front::head::BadHead;
+
 /// Header with the code of a denial.
 pub const HEADER: &str = "X-Sandbox-Denied";
 
@@ -16,9 +19,11 @@ pub fn status(code: &str) -> (u16, &'static str) {
         "misdirected" => (421, "Misdirected Request"),
         "body-too-large" => (413, "Content Too Large"),
         "rate" => (429, "Too Many Requests"),
-        "unresolvable" | "upstream-tls" | "secret-in-response" | "unscannable-encoding" => {
-            (502, "Bad Gateway")
-        }
+        "unresolvable"
+        | "upstream-tls"
+        | "bad-response"
+        | "secret-in-response"
+        | "unscannable-encoding" => (502, "Bad Gateway"),
         _ => (403, "Forbidden"),
     }
 }
@@ -39,8 +44,32 @@ pub fn body(denial: &Denial, host: &str, request_id: &str) -> String {
 
 /// A whole HTTP/1.1 response that ends its connection.
 pub fn http1(denial: &Denial, host: &str, request_id: &str) -> Vec<u8> {
+    http1_with(status(denial.code), denial, host, request_id)
+}
+
+/// What the strict gate had against a head, as it is recorded.
+pub fn bad_head(bad: BadHead) -> Denial {
+    denial("bad-request", bad.to_string())
+}
+
+/// The response to such a head; its status is more exact than the code.
+pub fn http1_bad_head(bad: BadHead, host: &str, request_id: &str) -> Vec<u8> {
+    let phrase = match bad.status() {
+        417 => "Expectation Failed",
+        431 => "Request Header Fields Too Large",
+        505 => "HTTP Version Not Supported",
+        _ => "Bad Request",
+    };
+    http1_with((bad.status(), phrase), &bad_head(bad), host, request_id)
+}
+
+fn http1_with(
+    (status, phrase): (u16, &str),
+    denial: &Denial,
+    host: &str,
+    request_id: &str,
+) -> Vec<u8> {
     let body = body(denial, host, request_id);
-    let (status, phrase) = status(denial.code);
     format!(
         "HTTP/1.1 {status} {phrase}\r\n{HEADER}: {}\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
@@ -53,7 +82,6 @@ pub fn http1(denial: &Denial, host: &str, request_id: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::denial;
 
     #[test]
     fn a_denial_is_one_response_with_its_code_twice() {

@@ -2,10 +2,13 @@
 
 use std::rc::Rc;
 
+use stockade_policy::network::Destination;
+use stockade_policy::network::judge::Denial;
 use tokio::net::TcpStream;
 
+use crate::audit::Subject;
 use crate::context::{Context, Conversation, Wish};
-use crate::inspect::forward;
+use crate::inspect::forward::{self, Closed, Door};
 use crate::replay::Replay;
 use crate::wire::Entry;
 
@@ -22,20 +25,50 @@ pub async fn inspect_plain(conversation: Rc<Conversation>, client: TcpStream, ea
 
 /// HTTP requests in absolute form; the first head is among `early`.
 pub async fn proxy_requests(context: Rc<Context>, client: TcpStream, early: Vec<u8>) {
-    let client_port = client.peer_addr().map_or(0, |peer| peer.port());
-    let open = move |destination| {
-        let context = Rc::clone(&context);
-        async move {
-            let wish = Wish {
-                connection: context.next_connection(),
-                entry: Entry::HttpProxy,
-                destination,
-                request: None,
-                client_port,
-            };
-            // A client that goes away drops this whole future.
-            context.admit(wish, std::future::pending()).await
-        }
+    let door = ProxyDoor {
+        number: context.next_connection(),
+        client_port: client.peer_addr().map_or(0, |peer| peer.port()),
+        context,
     };
-    drop(forward::serve_proxy(Replay::new(early, client), open).await);
+    drop(forward::serve_proxy(Replay::new(early, client), door).await);
+}
+
+/// One client of the explicit proxy.
+struct ProxyDoor {
+    context: Rc<Context>,
+    number: u64,
+    client_port: u16,
+}
+
+impl Door for ProxyDoor {
+    type Environment = Conversation;
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    async fn open(&self, destination: Destination) -> Result<Rc<Conversation>, Closed> {
+        let number = self.context.next_connection();
+        let wish = Wish {
+            connection: number,
+            entry: Entry::HttpProxy,
+            destination,
+            request: None,
+            client_port: self.client_port,
+        };
+        // A client that goes away drops this whole future.
+        let admitted = self.context.admit(wish, std::future::pending()).await;
+        admitted.map_err(|denial| Closed { denial, number })
+    }
+
+    fn denied(&self, denial: &Denial) {
+        let subject = Subject {
+            connection: self.number,
+            entry: Entry::HttpProxy,
+            destination: String::new(),
+            request: None,
+            generation: self.context.generation(),
+        };
+        self.context.audit.denied(&subject, denial);
+    }
 }

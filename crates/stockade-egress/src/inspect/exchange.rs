@@ -213,7 +213,7 @@ impl<E: Environment> Session<E> {
         serving: Rc<Serving>,
     ) -> Result<Response<ResponseBody>, Denial> {
         let (mut parts, incoming) = response.into_parts();
-        message::clean_response(&mut parts.headers);
+        message::clean_response(&mut parts.headers)?;
         // Versions are each connection's own.
         parts.version = Version::HTTP_11;
         parts.extensions.clear();

@@ -94,7 +94,7 @@ where
         Scheme::Https,
         upstream,
         Activity::new(),
-        Arc::default(),
+        line_of(&*environment),
     ));
     let served = async {
         match protocol {
@@ -118,25 +118,47 @@ where
         Scheme::Http,
         upstream,
         Activity::new(),
-        Arc::default(),
+        line_of(&*environment),
     ));
     until_revoked(&*environment, serve_http1(session, client)).await
 }
 
+/// How a client of the explicit proxy gets at destinations.
+pub trait Door: 'static {
+    type Environment: Environment;
+
+    /// Number of the client's connection, for what goes to no destination.
+    fn number(&self) -> u64;
+
+    /// Judges a destination, records that, and gives the conversation with it.
+    fn open(
+        &self,
+        destination: Destination,
+    ) -> impl Future<Output = Result<Rc<Self::Environment>, Closed>>;
+
+    /// Records a request that names no destination.
+    fn denied(&self, denial: &Denial);
+}
+
+/// A destination that may not be reached.
+pub struct Closed {
+    pub denial: Denial,
+    /// Under which it is recorded.
+    pub number: u64,
+}
+
 /// Serves an explicit proxy's plain HTTP/1.1, where each request names its
-/// destination in an absolute URI. `open` judges a destination and gives the
-/// conversation with it; several requests may share one.
-pub async fn serve_proxy<E, C, O, F>(client: C, open: O) -> io::Result<()>
+/// destination in an absolute URI. Several requests may share a conversation.
+pub async fn serve_proxy<C, D>(client: C, door: D) -> io::Result<()>
 where
-    E: Environment,
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    O: Fn(Destination) -> F + 'static,
-    F: Future<Output = Result<Rc<E>, Denial>> + 'static,
+    D: Door,
 {
     let (tasks, _guard) = Tasks::new();
-    let (activity, line) = (Activity::new(), Arc::<Line>::default());
+    let activity = Activity::new();
+    let line = Arc::new(Line::new(door.number(), String::new()));
     let proxy = Rc::new(Proxy {
-        open,
+        door,
         tasks,
         activity: Rc::clone(&activity),
         line: Arc::clone(&line),
@@ -147,7 +169,11 @@ where
         let proxy = Rc::clone(&proxy);
         service_fn(move |request| Rc::clone(&proxy).answer(request))
     };
-    serve_gated(client, Forms::Proxy, &activity, &line, service).await?;
+    let served = serve_gated(client, Forms::Proxy, &activity, &line, service).await;
+    if let Some(bad) = line.refused() {
+        proxy.door.denied(&crate::refusal::bad_head(bad));
+    }
+    served?;
     let upgraded = proxy.upgraded.borrow_mut().take();
     match upgraded {
         Some(session) => until_revoked(&*session.environment, relay(&session)).await,
@@ -156,21 +182,16 @@ where
 }
 
 /// What a client of the explicit proxy has open.
-struct Proxy<E, O> {
-    open: O,
+struct Proxy<D: Door> {
+    door: D,
     tasks: Tasks,
     activity: Rc<Activity>,
     line: Arc<Line>,
-    sessions: RefCell<HashMap<Destination, Rc<Session<E>>>>,
-    upgraded: RefCell<Option<Rc<Session<E>>>>,
+    sessions: RefCell<HashMap<Destination, Rc<Session<D::Environment>>>>,
+    upgraded: RefCell<Option<Rc<Session<D::Environment>>>>,
 }
 
-impl<E, O, F> Proxy<E, O>
-where
-    E: Environment,
-    O: Fn(Destination) -> F + 'static,
-    F: Future<Output = Result<Rc<E>, Denial>> + 'static,
-{
+impl<D: Door> Proxy<D> {
     async fn answer(
         self: Rc<Self>,
         request: Request<Incoming>,
@@ -180,15 +201,22 @@ where
                 "bad-request",
                 "the request to the proxy names no http:// address",
             );
-            return Ok(refusal::response(&denial, "", "proxy", Dialect::Http));
+            self.door.denied(&denial);
+            let identifier = self.door.number().to_string();
+            return Ok(refusal::response(&denial, "", &identifier, Dialect::Http));
         };
         // Deciding may take a person's time; the clock of heads rests.
         let serving = self.activity.begin();
         let session = match self.session(&destination).await {
             Ok(session) => session,
-            Err(denial) => {
-                let host = destination.to_string();
-                return Ok(refusal::response(&denial, &host, "proxy", Dialect::Http));
+            Err(Closed { denial, number }) => {
+                let (host, identifier) = (destination.to_string(), number.to_string());
+                return Ok(refusal::response(
+                    &denial,
+                    &host,
+                    &identifier,
+                    Dialect::Http,
+                ));
             }
         };
         let response = Rc::clone(&session).answer(request).await;
@@ -199,11 +227,14 @@ where
         response
     }
 
-    async fn session(&self, destination: &Destination) -> Result<Rc<Session<E>>, Denial> {
+    async fn session(
+        &self,
+        destination: &Destination,
+    ) -> Result<Rc<Session<D::Environment>>, Closed> {
         if let Some(known) = self.sessions.borrow().get(destination) {
             return Ok(Rc::clone(known));
         }
-        let environment = (self.open)(destination.clone()).await?;
+        let environment = self.door.open(destination.clone()).await?;
         self.watch(Rc::clone(&environment));
         let upstream = Upstream::new(Rc::clone(&environment), Scheme::Http, self.tasks.clone());
         let session = Rc::new(Session::new(
@@ -222,13 +253,18 @@ where
     }
 
     /// Closes the client's connection once one of its conversations must end.
-    fn watch(&self, environment: Rc<E>) {
+    fn watch(&self, environment: Rc<D::Environment>) {
         let activity = Rc::clone(&self.activity);
         self.tasks.spawn(async move {
             environment.revoked().await;
             activity.close();
         });
     }
+}
+
+fn line_of(environment: &impl Environment) -> Arc<Line> {
+    let host = environment.destination().to_string();
+    Arc::new(Line::new(environment.number(), host))
 }
 
 async fn until_revoked<E: Environment>(
@@ -277,7 +313,7 @@ where
     );
     let served = served.await;
     if let Some(bad) = session.line.refused() {
-        let denial = denial("bad-request", bad.to_string());
+        let denial = crate::refusal::bad_head(bad);
         session.environment.denied(None, &denial);
     }
     served?;

@@ -14,6 +14,7 @@ use tokio::time::Sleep;
 use super::activity::HeadClock;
 use crate::front::gate::{Forms, Gate};
 use crate::front::head::BadHead;
+use crate::refusal;
 
 /// How long a client has to read the last answer and go.
 const LINGER: Duration = Duration::from_secs(1);
@@ -23,8 +24,11 @@ const READ_BYTES: usize = 16 * 1024;
 
 /// What the stream and those who answer its requests tell each other. The
 /// stream may have to move between threads for the sake of upgrades.
-#[derive(Default)]
 pub struct Line {
+    /// Number of the connection, by which the log knows it.
+    number: u64,
+    /// Where all its requests go, in print; empty where each names its own.
+    host: String,
     switched: AtomicBool,
     refused: Mutex<Option<BadHead>>,
 }
@@ -55,6 +59,17 @@ enum Ending {
 }
 
 impl Line {
+    /// Of the connection with this number; `host` is told to a client that is
+    /// refused.
+    pub fn new(number: u64, host: String) -> Self {
+        Self {
+            number,
+            host,
+            switched: AtomicBool::new(false),
+            refused: Mutex::new(None),
+        }
+    }
+
     /// The origin agreed to a WebSocket: what follows is no HTTP.
     pub fn switch(&self) {
         self.switched.store(true, Ordering::Relaxed);
@@ -67,6 +82,10 @@ impl Line {
 
     fn refuse(&self, bad: BadHead) {
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(bad);
+    }
+
+    fn answer(&self, bad: BadHead) -> Vec<u8> {
+        refusal::http1_bad_head(bad, &self.host, &self.number.to_string())
     }
 }
 
@@ -115,7 +134,7 @@ impl<S> Gated<S> {
                 self.ending = match self.clock.is_serving() || !self.flushed {
                     true => Ending::Over,
                     false => Ending::Answering {
-                        bytes: answer(bad),
+                        bytes: self.line.answer(bad),
                         written: 0,
                     },
                 };
@@ -222,15 +241,4 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Gated<S> {
             }
         }
     }
-}
-
-fn answer(bad: BadHead) -> Vec<u8> {
-    let status = bad.status();
-    let body = format!("{{\"code\":\"bad-request\",\"reason\":\"{bad}\"}}\n");
-    format!(
-        "HTTP/1.1 {status} Bad Request\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\nX-Sandbox-Denied: bad-request\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
 }

@@ -121,7 +121,9 @@ impl Wanted {
 /// (row 35). `TE: trailers` stays, which gRPC demands.
 fn strip_hop_by_hop(headers: &mut HeaderMap) -> Result<(), BadHead> {
     let options = headers.get_all(CONNECTION).iter();
-    let hop = HopByHop::new(options.map(|value| value.to_str().unwrap_or_default()))?;
+    let options: Result<Vec<&str>, _> = options.map(HeaderValue::to_str).collect();
+    let options = options.map_err(|_| BadHead::Connection)?;
+    let hop = HopByHop::new(options.into_iter())?;
     let wants_trailers = headers
         .get_all(TE)
         .iter()
@@ -154,19 +156,25 @@ pub fn strip_ranges(headers: &mut HeaderMap) {
     headers.remove(IF_RANGE);
 }
 
-/// What must not come back: fields of the connection, and the advice to go on
-/// by QUIC, which has no way out.
-pub fn clean_response(headers: &mut HeaderMap) {
+/// Takes away what must not come back: fields of the connection, and the
+/// advice to go on by QUIC, which has no way out. A response whose
+/// `Connection` names a field that is for the client is refused: without
+/// knowing what belongs to the connection, nothing of it can be passed on.
+pub fn clean_response(headers: &mut HeaderMap) -> Result<(), Denial> {
     // It announces trailers, which are passed on.
     let trailer = headers.get(TRAILER).cloned();
-    if strip_hop_by_hop(headers).is_err() {
-        headers.remove(CONNECTION);
-    }
+    strip_hop_by_hop(headers).map_err(|why| {
+        denial(
+            "bad-response",
+            format!("the origin's response cannot be passed on: {why}"),
+        )
+    })?;
     headers.remove(TE);
     headers.remove(ALT_SVC);
     if let Some(trailer) = trailer {
         headers.insert(TRAILER, trailer);
     }
+    Ok(())
 }
 
 /// Trailers that may be sent on: none that means something only in a head.

@@ -78,7 +78,7 @@ pub fn accept(headers: &mut HeaderMap, reads_frames: bool) -> Result<(), Denial>
             "the origin uses an extension that was not offered",
         ));
     }
-    super::message::clean_response(headers);
+    super::message::clean_response(headers)?;
     write(headers);
     Ok(())
 }

@@ -7,13 +7,15 @@ use http::Request;
 use http_body_util::{BodyExt, Full};
 use stockade_policy::network::Destination;
 use stockade_policy::network::destination::RawHost;
+use stockade_policy::network::judge::Denial;
 use stockade_policy::network::rules::{Content, Mode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::support::{Double, HOST, SECRET, bound, exchange, git_plan, plain_origin, plan, run};
 use crate::context::denial;
 use crate::inspect::authority::Protocol::{Http1, Http2};
-use crate::inspect::forward::{serve_plain, serve_proxy};
+use crate::inspect::environment::Meter;
+use crate::inspect::forward::{Closed, Door, serve_plain, serve_proxy};
 
 fn get(path: &str, headers: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n{headers}\r\n")
@@ -226,16 +228,8 @@ fn a_proxy_judges_each_destination() {
     run(plan(Content::default()), &[Http1], |world| async move {
         let origin = plain_origin(&world.tasks).await;
         let double = plain_double(&world.double, origin);
-        let open = move |destination: Destination| {
-            let double = Rc::clone(&double);
-            async move {
-                match destination == double.destination {
-                    true => Ok(double),
-                    false => Err(denial("not-allowed", "no rule names it")),
-                }
-            }
-        };
-        let client = world.pipe(|server| serve_proxy(server, open));
+        let door = OneDoor(Rc::clone(&double));
+        let client = world.pipe(|server| serve_proxy(server, door));
         let first = format!("GET http://{HOST}/1?q HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
         let second = "GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n";
         let third = format!(
@@ -251,8 +245,41 @@ fn a_proxy_judges_each_destination() {
         assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 2, "{answer}");
         assert_eq!(answer.matches("HTTP/1.1 403 ").count(), 1, "{answer}");
         assert!(answer.contains("GET /1?q HTTP/1.1\n"), "{answer}");
+        assert!(answer.contains("\"request_id\":\"12\""), "{answer}");
         assert!(!answer.contains("proxy-connection"), "{answer}");
+        let door = OneDoor(Rc::clone(&double));
+        let client = world.pipe(|server| serve_proxy(server, door));
+        let bad = format!("{first}GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+        let answer = exchange(client, bad.as_bytes()).await;
+        assert!(answer.contains("HTTP/1.1 400 Bad Request"), "{answer}");
+        assert!(answer.contains("\"request_id\":\"11\""), "{answer}");
+        assert_eq!(double.codes(), ["bad-request"]);
     });
+}
+
+/// Opens to one destination.
+struct OneDoor(Rc<Double>);
+
+impl Door for OneDoor {
+    type Environment = Double;
+
+    fn number(&self) -> u64 {
+        11
+    }
+
+    async fn open(&self, destination: Destination) -> Result<Rc<Double>, Closed> {
+        match destination == self.0.destination {
+            true => Ok(Rc::clone(&self.0)),
+            false => Err(Closed {
+                denial: denial("not-allowed", "no rule names it"),
+                number: 12,
+            }),
+        }
+    }
+
+    fn denied(&self, denial: &Denial) {
+        Meter::denied(&*self.0, None, denial);
+    }
 }
 
 /// The same conversation, to port 80.
