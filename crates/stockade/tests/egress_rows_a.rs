@@ -5,7 +5,7 @@
 //! Every row that stops something also shows the honest form passing.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -165,7 +165,7 @@ while True:
     c, who = s.accept(); open(sys.argv[1], 'a').write(f'{who}\n'); c.close()
 "#;
 
-fn await_file(path: &PathBuf) {
+fn await_file(path: &Path) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !path.exists() {
         assert!(Instant::now() < deadline, "{} is not there", path.display());
@@ -501,7 +501,7 @@ fn row_13_every_spelling_of_an_address_is_that_address() {
 
 #[test]
 fn row_14_an_address_in_another_one_is_judged_as_both() {
-    let rule = "[[network.rule]]\ncidr = \"::/0\"\nports = [80]\n[[network.rule]]\ncidr = \"93.184.0.0/16\"\nports = [80]\n";
+    let rule = "[[network.rule]]\ncidr = \"::/0\"\nports = [80]\n[[network.rule]]\ncidr = \"0.0.0.0/0\"\nports = [80]\n";
     let range = Range::new("", rule);
     let wrapped = [
         "[::ffff:127.0.0.1]",
@@ -516,6 +516,8 @@ fn row_14_an_address_in_another_one_is_judged_as_both() {
         "[64:ff9b::a9fe:a9fe]",
     ];
     each(&range.asked(&wrapped), &["403"]);
+    // Who names all addresses does not mean the neighbours.
+    each(&range.asked(&["10.0.0.1", "[fd00::9]"]), &["403"]);
     assert_eq!(range.connections(), Vec::<Value>::new());
     each(
         &range.asked(&["[::ffff:93.184.216.34]", "[2606:2800::1]"]),

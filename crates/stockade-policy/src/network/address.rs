@@ -99,6 +99,25 @@ impl Network {
         }
     }
 
+    /// Whether all of it lies in one private range, so that who names it means
+    /// that range. A wider one, such as all addresses, names no private range.
+    pub fn is_private(&self) -> bool {
+        let outer =
+            |bits: u8, class: Class| bits <= self.bits && matches!(class, Class::Private(_));
+        match self.address {
+            IpAddr::V4(address) => V4.iter().any(|(first, bits, class)| {
+                outer(*bits, *class) && within_v4(address, *first, *bits)
+            }),
+            IpAddr::V6(address) => {
+                let translator = within(address, NAT64_LOCAL) && NAT64_LOCAL.1 <= self.bits;
+                translator
+                    || V6.iter().any(|(first, bits, class)| {
+                        outer(*bits, *class) && within(address, (*first, *bits))
+                    })
+            }
+        }
+    }
+
     /// The network of these many leading bits around an address.
     pub fn around(address: IpAddr, bits: u8) -> Self {
         let bits = bits.min(if address.is_ipv4() { 32 } else { 128 });

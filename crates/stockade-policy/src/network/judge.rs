@@ -561,10 +561,11 @@ fn holds_this_port(rule: &NetworkRule, port: u16) -> bool {
     holds_port(&rule.ports, port) || ssh_port(rule) == Some(port)
 }
 
-/// The networks of a rule; one that names addresses names where they are.
+/// The private networks of a rule. One that names private addresses says so
+/// itself; one that names all addresses does not mean the neighbours.
 fn private_networks(rule: &NetworkRule) -> impl Iterator<Item = Network> {
     let own = match &rule.target {
-        Target::Network(network) => Some(*network),
+        Target::Network(network) => network.is_private().then_some(*network),
         Target::Host { .. } => None,
     };
     rule.allow_private.iter().copied().chain(own)

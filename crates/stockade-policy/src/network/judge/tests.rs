@@ -271,6 +271,38 @@ fn rows_13_and_31_addresses_need_a_rule_of_their_own() {
 }
 
 #[test]
+fn row_19_who_names_all_addresses_does_not_mean_the_neighbours() {
+    let judge = judge(&[rule("0.0.0.0/0"), rule("::/0"), rule("192.168.1.0/24")]);
+    let check = |address: &str| {
+        let host = match address.contains(':') {
+            true => format!("[{address}]"),
+            false => address.to_owned(),
+        };
+        let passage = judge.connection(&to(&host, 443), NOW).or_denied().unwrap();
+        let judged = judge.address(&passage, address.parse().unwrap());
+        judged.map_err(|denial| denial.code)
+    };
+    for address in ["93.184.216.34", "192.168.1.7", "2606:2800::1"] {
+        assert_eq!(check(address), Ok(()), "{address}");
+    }
+    for address in ["10.0.0.1", "192.168.2.1", "100.64.0.1", "fd00::9"] {
+        assert_eq!(check(address), Err("private-address"), "{address}");
+    }
+    for network in ["10.0.0.0/8", "10.1.2.3", "fd00::/16", "64:ff9b:1::/64"] {
+        assert!(Network::parse(network).unwrap().is_private(), "{network}");
+    }
+    for network in [
+        "10.0.0.0/7",
+        "0.0.0.0/0",
+        "::/0",
+        "93.184.216.34",
+        "fc00::/6",
+    ] {
+        assert!(!Network::parse(network).unwrap().is_private(), "{network}");
+    }
+}
+
+#[test]
 fn rows_16_to_19_the_address_is_judged_again() {
     let inside = NetworkRule {
         allow_private: vec![Network::parse("10.1.0.0/16").unwrap()],
