@@ -92,8 +92,8 @@ const SRT_SETTINGS: &str = r#"{
 const EMPTY_FILE: &str = "empty";
 const NPM_PACKAGES: &[&str] = &["@anthropic-ai/sandbox-runtime", "@openai/codex"];
 
-/// Installs the npm packages once, below the target directory, and copies them into `scratch`.
-pub fn install_peers(scratch: &Scratch) -> Result<Peers> {
+/// Installs the npm packages once, below the target directory, and returns where.
+pub fn download_peers() -> Result<PathBuf> {
     let installed = shell::target_directory().join("bench-peers");
     if !NPM_PACKAGES
         .iter()
@@ -108,6 +108,12 @@ pub fn install_peers(scratch: &Scratch) -> Result<Peers> {
                 .args(NPM_PACKAGES),
         )?;
     }
+    Ok(installed)
+}
+
+/// Copies the npm packages into `scratch`, where the ordinary user can read them.
+pub fn install_peers(scratch: &Scratch) -> Result<Peers> {
+    let installed = download_peers()?;
     user::copy_tree(&installed.join("node_modules"), scratch.path())?;
     let modules = scratch.path().join("node_modules");
     let srt_settings = scratch.path().join("srt.json");

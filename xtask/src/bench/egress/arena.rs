@@ -81,6 +81,8 @@ pub struct Arena {
 
 /// Builds what is measured and both ends of the load.
 pub fn build() -> Result<()> {
+    // The namespaces of the benchmark have no way to the registry.
+    contenders::download_peers()?;
     let package = ["build", "--quiet", "--release", "--package"];
     shell::run(shell::cargo().args(package).arg("stockade"))?;
     shell::run(
@@ -445,18 +447,17 @@ fn egress_of(first: u32) -> Result<Option<u32>> {
     Ok(meter::descendants(first)?.into_iter().find(is_egress))
 }
 
-/// CPU time of all threads of a process and of its children, from the scheduler.
+/// CPU time of a process and of those below it, ended threads included (proc_pid_stat(5)).
 fn cpu_seconds(process: u32) -> f64 {
+    const TICKS_A_SECOND: f64 = 100.0;
     let processes = meter::descendants(process).unwrap_or_default();
-    let tasks = processes.iter().flat_map(|process| {
-        fs::read_dir(format!("/proc/{process}/task"))
-            .into_iter()
-            .flatten()
-            .flatten()
+    let ticks = processes.iter().filter_map(|process| {
+        let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // The name, which may hold anything, ends with the last parenthesis.
+        let (_, rest) = text.rsplit_once(") ")?;
+        let fields: Vec<&str> = rest.split(' ').collect();
+        let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+        Some(number(11)? + number(12)?)
     });
-    let nanoseconds: u64 = tasks
-        .filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok())
-        .filter_map(|text| text.split(' ').next()?.parse::<u64>().ok())
-        .sum();
-    nanoseconds as f64 / 1e9
+    ticks.sum::<u64>() as f64 / TICKS_A_SECOND
 }

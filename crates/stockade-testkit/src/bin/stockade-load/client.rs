@@ -57,8 +57,9 @@ fn download(host: &str, bytes: u64) -> std::io::Result<()> {
 pub fn connections(host: &str, count: u64) {
     let one = || -> std::io::Result<()> {
         let mut stream = connect(host, ECHO_PORT)?;
-        stream.write_all(b"x")?;
-        stream.read_exact(&mut [0])
+        // Some proxies wait for more than a byte before they pass any on.
+        stream.write_all(&[b'x'; 64])?;
+        stream.read_exact(&mut [0; 64])
     };
     report(count, || one().expect("an echo"));
 }

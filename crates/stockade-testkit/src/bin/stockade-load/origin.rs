@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::crypto::ring;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -90,12 +90,17 @@ fn configuration(directory: &std::path::Path) -> Arc<ServerConfig> {
     let key = KeyPair::generate().expect("a key");
     let mut parameters = CertificateParams::new(Vec::new()).expect("parameters");
     parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // OpenSSL takes a leaf with its issuer's name for one that signed itself.
+    parameters
+        .distinguished_name
+        .push(DnType::CommonName, "Benchmark authority");
     let authority = parameters.self_signed(&key).expect("a certificate");
     std::fs::write(directory.join("authority.pem"), authority.pem())
         .expect("a file can be written");
     let issuer = Issuer::new(parameters, key);
     let key = KeyPair::generate().expect("a key");
-    let leaf = CertificateParams::new(vec![NAME.to_owned()]).expect("parameters");
+    let mut leaf = CertificateParams::new(vec![NAME.to_owned()]).expect("parameters");
+    leaf.distinguished_name.push(DnType::CommonName, NAME);
     let leaf = leaf.signed_by(&key, &issuer).expect("a certificate");
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
