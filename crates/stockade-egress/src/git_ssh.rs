@@ -49,18 +49,26 @@ impl GitOverSsh {
         }))
     }
 
-    /// The variable to set inside: ssh gets the key of this sandbox from a
-    /// command (KnownHostsCommand in ssh_config(5)), for every host.
+    /// The variable to set inside: git's ssh gets the key of this sandbox, for
+    /// every host.
     pub fn variable(&self, plan: &NetworkPlan) -> io::Result<(String, String)> {
         let ports = ports(plan);
         let hosts: Vec<(&str, u16)> = ports.iter().map(|&port| ("*", port)).collect();
         let line = self.host_key.known_hosts_line(&hosts)?;
-        let value = format!(
-            "ssh -o StrictHostKeyChecking=yes -o KnownHostsCommand='/bin/echo \"{}\"'",
-            line.trim_end()
-        );
-        Ok((GIT_SSH_VARIABLE.to_owned(), value))
+        Ok((GIT_SSH_VARIABLE.to_owned(), ssh_command(line.trim_end())))
     }
+}
+
+/// What git's shell runs, with ssh's arguments after it. A file of its own for
+/// each call, because root's ssh changes groups before it runs a
+/// KnownHostsCommand (ssh_config(5)), and root inside may not.
+fn ssh_command(known_hosts_line: &str) -> String {
+    format!(
+        "stockade_ssh() {{ known=$(mktemp) && echo '{known_hosts_line}' >\"$known\" && \
+         ssh -o StrictHostKeyChecking=yes -o UserKnownHostsFile=\"$known\" \
+         -o GlobalKnownHostsFile=/dev/null -o UpdateHostKeys=no \"$@\"; \
+         code=$?; rm -f \"$known\"; return $code; }}; stockade_ssh"
+    )
 }
 
 /// Ports on which some rule speaks SSH.

@@ -141,14 +141,15 @@ impl Opened {
     /// at run time.
     pub(super) fn variables(&self) -> Vec<(&'static str, Vec<u8>)> {
         let http = format!("http://127.0.0.1:{PROXY_PORT}").into_bytes();
-        let socks = format!("socks5h://127.0.0.1:{PROXY_PORT}").into_bytes();
         let mut variables = vec![
             ("HTTP_PROXY", http.clone()),
             ("http_proxy", http.clone()),
             ("HTTPS_PROXY", http.clone()),
-            ("https_proxy", http),
-            ("ALL_PROXY", socks.clone()),
-            ("all_proxy", socks),
+            ("https_proxy", http.clone()),
+            // No SOCKS here: Python's httpx reads all of them, and ends when it
+            // finds a scheme for which it lacks a library.
+            ("ALL_PROXY", http.clone()),
+            ("all_proxy", http),
             ("NO_PROXY", b"localhost,127.0.0.1,::1".to_vec()),
             ("no_proxy", b"localhost,127.0.0.1,::1".to_vec()),
         ];

@@ -113,7 +113,7 @@ fn a_network_without_inspection_alters_no_roots() {
     );
     assert_eq!(
         variable(&plan, "ALL_PROXY").as_deref(),
-        Some("socks5h://127.0.0.1:3128")
+        Some("http://127.0.0.1:3128")
     );
     assert_eq!(variable(&plan, "SSL_CERT_FILE"), None);
     assert_eq!(

@@ -159,6 +159,7 @@ fn page(path: &str, target: &str, about: &Value, body: Bytes) -> Reply {
         ["header", ..] => header(query),
         ["trailers", ..] => trailers(),
         ["drip", ..] => drip(),
+        [service, _] if service.starts_with("grpc.") => grpc(body),
         _ => plain("text/plain", format!("origin {path}\n")),
     }
 }
@@ -273,6 +274,19 @@ fn trailers() -> Reply {
         "trailer",
         HeaderValue::from_static("x-checksum, grpc-status"),
     );
+    reply
+}
+
+/// The answer of a gRPC method that returns its message (PROTOCOL-HTTP2.md of
+/// gRPC): the same frame, and the status among the trailers.
+fn grpc(body: Bytes) -> Reply {
+    let mut map = HeaderMap::new();
+    map.insert("grpc-status", HeaderValue::from_static("0"));
+    map.insert("x-said", HeaderValue::from_static("after"));
+    let body = Full::new(body).with_trailers(async move { Some(Ok(map)) });
+    let mut reply = Response::new(body.boxed());
+    let kind = HeaderValue::from_static("application/grpc");
+    reply.headers_mut().insert("content-type", kind);
     reply
 }
 
