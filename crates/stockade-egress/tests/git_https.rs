@@ -83,38 +83,9 @@ async fn answer(request: Request<Incoming>, root: PathBuf) -> Result<Answer, Inf
     let mut input = body.collect().await.unwrap().to_bytes().to_vec();
     let mut forwarded_coding = coding.clone();
     if kind == Kind::Call(Service::ReceivePack) {
-        let settings = Settings {
-            repository: repository.to_owned(),
-            transport: Transport::Https,
-            coding: match coding.as_deref() {
-                Some("gzip") => Coding::Gzip,
-                _ => Coding::Identity,
-            },
-            needles: git_support::needles(),
-            room: Room::new(64 << 20),
-        };
-        let mut filter = PushFilter::new(settings, Box::new(git_support::judge));
-        for piece in input.chunks(10_000) {
-            filter.feed(piece);
-        }
-        input = match filter.finish() {
-            Ok(mut vetted) => {
-                let mut all = Vec::new();
-                while let Some(chunk) = vetted.body.next_chunk().unwrap() {
-                    all.extend_from_slice(&chunk);
-                }
-                all
-            }
-            Err(refusal) => {
-                let Some(answer) = refusal.answer else {
-                    return Ok(refused(&refusal.denial));
-                };
-                let kind = "application/x-git-receive-pack-result";
-                let answer = Response::builder()
-                    .header(header::CONTENT_TYPE, kind)
-                    .body(Full::new(answer.into()));
-                return Ok(answer.unwrap());
-            }
+        input = match vetted(repository, coding.as_deref(), &input) {
+            Ok(vetted) => vetted,
+            Err(answer) => return Ok(*answer),
         };
         forwarded_coding = None;
     }
@@ -133,6 +104,39 @@ async fn answer(request: Request<Incoming>, root: PathBuf) -> Result<Answer, Inf
     ];
     let done = tokio::task::spawn_blocking(move || backend(&root, &variables, &input));
     Ok(done.await.unwrap())
+}
+
+/// A push as it is sent on, or the answer that refuses it.
+fn vetted(repository: &str, coding: Option<&str>, input: &[u8]) -> Result<Vec<u8>, Box<Answer>> {
+    let settings = Settings {
+        repository: repository.to_owned(),
+        transport: Transport::Https,
+        coding: match coding {
+            Some("gzip") => Coding::Gzip,
+            _ => Coding::Identity,
+        },
+        needles: git_support::needles(),
+        room: Room::new(64 << 20),
+    };
+    let mut filter = PushFilter::new(settings, Box::new(git_support::judge));
+    for piece in input.chunks(10_000) {
+        filter.feed(piece);
+    }
+    let mut vetted = filter.finish().map_err(|refusal| {
+        let Some(answer) = refusal.answer else {
+            return Box::new(refused(&refusal.denial));
+        };
+        let kind = "application/x-git-receive-pack-result";
+        let answer = Response::builder()
+            .header(header::CONTENT_TYPE, kind)
+            .body(Full::new(answer.into()));
+        Box::new(answer.unwrap())
+    })?;
+    let mut all = Vec::new();
+    while let Some(chunk) = vetted.body.next_chunk().unwrap() {
+        all.extend_from_slice(&chunk);
+    }
+    Ok(all)
 }
 
 /// Runs `git http-backend` as a CGI program (RFC 3875).

@@ -369,11 +369,7 @@ fn gate(
     }
     let missing = gate.missing_evidence(plan);
     if !missing.is_empty() {
-        let steps = missing
-            .iter()
-            .map(|&index| plan.steps[index].name.clone())
-            .collect();
-        return Err(Refusal::Gate { steps });
+        return Err(without_evidence(plan, &missing));
     }
     let on_terminal = streams.terminal.is_some();
     let terminals = match (streams.terminal, gate.terminal.take()) {
@@ -409,6 +405,14 @@ fn gate(
         ended: None,
     };
     Ok((supervision, evidence))
+}
+
+/// Names the steps of the plan that showed nothing.
+fn without_evidence(plan: &Plan, missing: &[usize]) -> Refusal {
+    let name = |&index: &usize| plan.steps[index].name.clone();
+    Refusal::Gate {
+        steps: missing.iter().map(name).collect(),
+    }
 }
 
 fn fail_at(request: &Request, plan: &Plan) -> Result<Option<usize>, Refusal> {

@@ -4,7 +4,8 @@
 use stockade_launch::wire;
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{
-    Access, Action, Listener, PROXY_PORT, Plan, Resource, Step, StoreFormat, TRANSPARENT_PORT,
+    Access, Action, Listener, MaskPath, PROXY_PORT, Plan, Resource, Step, StoreFormat,
+    TRANSPARENT_PORT,
 };
 
 /// The steps that the launcher performs; those of the supervisor are left out.
@@ -176,10 +177,7 @@ fn view_action(action: &Action) -> Option<wire::Action> {
         } => wire::Action::TrustStore {
             source: source.as_ref().map(bytes),
             path: bytes(path),
-            format: match format {
-                StoreFormat::Pem => wire::StoreFormat::Pem,
-                StoreFormat::Jks => wire::StoreFormat::Jks,
-            },
+            format: store_format(format),
         },
         Action::Device { name } => wire::Action::Device { name: name.clone() },
         Action::Terminals => wire::Action::Terminals,
@@ -188,19 +186,27 @@ fn view_action(action: &Action) -> Option<wire::Action> {
             nested_namespaces: *writable,
         },
         Action::Masks { paths } => wire::Action::Masks {
-            paths: paths
-                .iter()
-                .map(|mask| wire::MaskPath {
-                    path: bytes(&mask.path),
-                    directory: mask.directory,
-                    required: mask.required,
-                })
-                .collect(),
+            paths: paths.iter().map(mask).collect(),
         },
         Action::EnterRoot => wire::Action::EnterRoot,
         // Not of the view: `action` does not pass it on.
         _ => return None,
     })
+}
+
+fn store_format(format: &StoreFormat) -> wire::StoreFormat {
+    match format {
+        StoreFormat::Pem => wire::StoreFormat::Pem,
+        StoreFormat::Jks => wire::StoreFormat::Jks,
+    }
+}
+
+fn mask(mask: &MaskPath) -> wire::MaskPath {
+    wire::MaskPath {
+        path: bytes(&mask.path),
+        directory: mask.directory,
+        required: mask.required,
+    }
 }
 
 fn listener(listener: &Listener) -> wire::Listener {

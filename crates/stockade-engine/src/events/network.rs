@@ -175,14 +175,15 @@ pub fn event(event: NetworkEvent) -> Event {
             downloaded_bytes,
             duration_ms,
             requests,
-            credentials: credentials
-                .iter()
-                .take(CREDENTIALS_MAX)
-                .map(|name| text(name))
-                .collect(),
+            credentials: names(&credentials),
             scrubbed,
         }),
     }
+}
+
+fn names(credentials: &[String]) -> Vec<String> {
+    let kept = credentials.iter().take(CREDENTIALS_MAX);
+    kept.map(|name| text(name)).collect()
 }
 
 /// How a way in is called in events and questions.

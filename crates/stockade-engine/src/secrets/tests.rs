@@ -1,3 +1,5 @@
+//! Tests of reading and keeping secrets.
+
 use super::store::{Entry, Place, Store};
 use super::*;
 use std::fs;

@@ -1,3 +1,5 @@
+//! Tests of minted secrets, against servers that answer what the test says.
+
 use super::*;
 use std::cell::RefCell;
 use std::process::Command;

@@ -1,3 +1,6 @@
+//! Tests of what a vault puts into requests, refuses, and takes out of
+//! responses.
+
 use super::*;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
