@@ -134,9 +134,11 @@ fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) => match error.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => {
-                Ok(None)
-            }
+            // The net directory of a process that ended says EINVAL (proc(5)).
+            ErrorKind::NotFound
+            | ErrorKind::NotADirectory
+            | ErrorKind::PermissionDenied
+            | ErrorKind::InvalidInput => Ok(None),
             _ => Err(error),
         },
     }

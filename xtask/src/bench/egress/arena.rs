@@ -217,97 +217,63 @@ impl Arena {
     }
 
     fn start_peers(&mut self) -> Result<()> {
+        self.start_squids()?;
         let scratch = self.scratch.path().to_owned();
-        let at = |name: &str| scratch.join(name).display().to_string();
-        let key = [
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-        ];
-        shell::run(
-            Command::new("openssl")
-                .args(key)
-                .args([
-                    "-subj",
-                    "/CN=squid",
-                    "-days",
-                    "2",
-                    "-keyout",
-                    &at("squid-ca.pem"),
-                ])
-                .args(["-out", &at("squid-certificate.pem")])
-                .stderr(Stdio::null()),
-        )?;
-        let certificate = fs::read(scratch.join("squid-certificate.pem"))?;
-        let mut both = fs::read(scratch.join("squid-ca.pem"))?;
-        both.extend(certificate);
-        fs::write(scratch.join("squid-ca.pem"), both)?;
-        self.user.give(&scratch.join("squid-ca.pem"))?;
-        let helper = "/usr/lib/squid/security_file_certgen";
-        let mut store = self.user.command(helper);
-        shell::run(
-            store
-                .args(["-c", "-s", &at("home-nothing/ssl_db"), "-M", "4MB"])
-                .stdout(Stdio::null()),
-        )?;
-
-        let common = "http_access allow all\ncache deny all\naccess_log none\ncache_log /dev/null\n\
-                      cache_store_log none\npid_filename none\nnetdb_filename none\n\
-                      shutdown_lifetime 1 second\nvisible_hostname bench\n";
-        fs::write(
-            scratch.join("squid.conf"),
-            format!("http_port 127.0.0.1:3129\n{common}"),
-        )?;
-        let bump = format!(
-            "http_port 127.0.0.1:3132 ssl-bump cert={} generate-host-certificates=on \
-             dynamic_cert_mem_cache_size=4MB\nsslcrtd_program {helper} -s {} -M 4MB\n\
-             ssl_bump bump all\ntls_outgoing_options cafile={}\n{common}",
-            at("squid-ca.pem"),
-            at("home-nothing/ssl_db"),
-            self.authority().display(),
-        );
-        fs::write(scratch.join("bump.conf"), bump)?;
-        let tiny = "Port 3130\nListen 127.0.0.1\nTimeout 600\nMaxClients 100\nLogLevel Critical\n";
-        fs::write(scratch.join("tinyproxy.conf"), tiny)?;
+        let tiny = scratch.join("tinyproxy.conf");
+        let lines = "Port 3130\nListen 127.0.0.1\nTimeout 600\nMaxClients 100\nLogLevel Critical\n";
+        fs::write(&tiny, lines)?;
+        let tiny = tiny.display().to_string();
+        self.start(Way::Tinyproxy, "tinyproxy", &["-d", "-c", &tiny])?;
 
         let mitm = ["-q", "--listen-host", "127.0.0.1", "--set"];
-        let trusted = format!(
-            "ssl_verify_upstream_trusted_ca={}",
-            self.authority().display()
-        );
+        let authority = self.authority();
+        let trusted = format!("ssl_verify_upstream_trusted_ca={}", authority.display());
         let store = self.scratch.directory_of(&self.user, "mitmproxy")?;
         let store = format!("confdir={}", store.display());
-        self.start(
-            Way::Squid,
-            "/usr/sbin/squid",
-            &["-N", "-f", &at("squid.conf")],
-        )?;
-        self.start(
-            Way::SquidBump,
-            "/usr/sbin/squid",
-            &["-N", "-f", &at("bump.conf")],
-        )?;
-        self.start(
-            Way::Tinyproxy,
-            "tinyproxy",
-            &["-d", "-c", &at("tinyproxy.conf")],
-        )?;
-        let inspect = ["--listen-port", "3131", "--set", &store];
-        self.start(
-            Way::Mitmproxy,
-            "mitmdump",
-            &[&mitm[..], &[&trusted], &inspect].concat(),
-        )?;
-        let tunnel = ["--listen-port", "3133", "--ignore-hosts", ".*"];
+        let inspect = [trusted.as_str(), "--listen-port", "3131", "--set", &store];
+        self.start(Way::Mitmproxy, "mitmdump", &[&mitm[..], &inspect].concat())?;
+        let tunnel = [
+            store.as_str(),
+            "--listen-port",
+            "3133",
+            "--ignore-hosts",
+            ".*",
+        ];
         self.start(
             Way::MitmproxyTunnel,
             "mitmdump",
-            &[&mitm[..], &[&store], &tunnel].concat(),
+            &[&mitm[..], &tunnel].concat(),
         )
+    }
+
+    /// One squid that tunnels and one that looks into TLS.
+    fn start_squids(&mut self) -> Result<()> {
+        let scratch = self.scratch.path().to_owned();
+        let at = |name: &str| scratch.join(name).display().to_string();
+        make_authority(&scratch)?;
+        self.user.give(&scratch.join("squid-ca.pem"))?;
+        let helper = "/usr/lib/squid/security_file_certgen";
+        let store = at("home-nothing/ssl_db");
+        let mut make = self.user.command(helper);
+        make.args(["-c", "-s", &store, "-M", "4MB"]);
+        shell::run(make.stdout(Stdio::null()))?;
+
+        let common = "http_access allow all\ncache deny all\naccess_log none\n\
+                      cache_log /dev/null\ncache_store_log none\npid_filename none\n\
+                      netdb_filename none\nshutdown_lifetime 1 second\nvisible_hostname bench\n";
+        let tunnel = format!("http_port 127.0.0.1:3129\n{common}");
+        fs::write(scratch.join("squid.conf"), tunnel)?;
+        let bump = format!(
+            "http_port 127.0.0.1:3132 ssl-bump cert={} generate-host-certificates=on \
+             dynamic_cert_mem_cache_size=4MB\nsslcrtd_program {helper} -s {store} -M 4MB\n\
+             ssl_bump bump all\ntls_outgoing_options cafile={}\n{common}",
+            at("squid-ca.pem"),
+            self.authority().display(),
+        );
+        fs::write(scratch.join("bump.conf"), bump)?;
+        let squid = "/usr/sbin/squid";
+        self.start(Way::Squid, squid, &["-N", "-f", &at("squid.conf")])?;
+        self.start(Way::SquidBump, squid, &["-N", "-f", &at("bump.conf")])
     }
 
     /// Starts a proxy and waits until it listens.
@@ -346,6 +312,33 @@ pub enum Home {
     Tunnel,
     /// One host, inspected, with a credential.
     Inspect,
+}
+
+/// An authority for squid: key and certificate in one file, `squid-ca.pem`.
+fn make_authority(scratch: &Path) -> Result<()> {
+    let (both, certificate) = (
+        scratch.join("squid-ca.pem"),
+        scratch.join("certificate.pem"),
+    );
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt"]);
+    openssl.args([
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-subj",
+        "/CN=squid",
+        "-days",
+        "2",
+    ]);
+    openssl
+        .arg("-keyout")
+        .arg(&both)
+        .arg("-out")
+        .arg(&certificate);
+    shell::run(openssl.stderr(Stdio::null()))?;
+    let mut content = fs::read(&both)?;
+    content.extend(fs::read(&certificate)?);
+    Ok(fs::write(both, content)?)
 }
 
 fn start_origin(load: &Path, directory: &Path) -> Result<Child> {
