@@ -192,7 +192,10 @@ impl Context {
         rule: &Rule,
     ) -> Result<Rc<Conversation>, Denial> {
         let subject = self.subject(&wish);
-        let passage = offered(wish.destination.clone(), rule.clone());
+        let mut passage = offered(wish.destination.clone(), rule.clone());
+        // As the judge names it, so that all count against one account.
+        let whole = self.judge().plan().budget;
+        passage.budgets.push(("network".to_owned(), whole));
         match self.open(wish, passage, Basis::Offer(rule.clone())) {
             Ok(conversation) => {
                 self.audit.allowed(&subject, rule, "allowed").await?;

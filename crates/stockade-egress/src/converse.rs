@@ -114,6 +114,9 @@ fn socks_reply(denial: &Denial) -> Reply {
 }
 
 async fn raw(conversation: &Conversation, mut client: TcpStream, early: Vec<u8>, opening: Opening) {
+    if let Err(denial) = conversation.count_unseen() {
+        return refuse(conversation, client, &denial, opening).await;
+    }
     match conversation.dial().await {
         Ok(upstream) => {
             if opening.accepted(&mut client).await.is_ok() {
@@ -132,6 +135,9 @@ async fn passthrough(
     mut early: Vec<u8>,
     opening: Opening,
 ) {
+    if let Err(denial) = conversation.count_unseen() {
+        return refuse(conversation, client, &denial, opening).await;
+    }
     let (upstream, hello) = if opening == Opening::Silent {
         let (upstream, hello) =
             tokio::join!(conversation.dial(), read_hello(&mut client, &mut early));

@@ -79,13 +79,12 @@ impl Gate {
 
     fn place(&self) -> Option<Place> {
         let open = &self.context.open;
-        let limit = self
-            .context
-            .judge()
-            .plan()
-            .budget
+        // Of clients, also of those that are being refused: what the policy
+        // says of connections is counted where they are opened.
+        let budget = self.context.judge().plan().budget;
+        let limit = budget
             .connections_max
-            .unwrap_or(CONNECTIONS_MAX);
+            .map_or(CONNECTIONS_MAX, |limit| limit.max(CONNECTIONS_MAX));
         if open.get() < limit {
             open.set(open.get() + 1);
             return Some(Place(self.context.clone()));

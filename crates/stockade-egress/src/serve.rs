@@ -102,9 +102,13 @@ fn start(control: &OwnedFd) -> Result<Option<Ready>, Failure> {
     };
     let published =
         offers::bind(&context.judge().plan().publish).map_err(Failure::of("publish"))?;
-    let metrics = metrics_socket.map(|path| metrics::bind(&path));
+    let metrics = metrics_socket.as_deref().map(metrics::bind);
     let metrics = metrics.transpose().map_err(Failure::of("metrics"))?;
-    let evidence = confine::confine(&needs).map_err(Failure::of("confinement"))?;
+    let mut evidence = confine::confine(&needs).map_err(Failure::of("confinement"))?;
+    evidence.extend(metrics_socket.map(|path| {
+        let path = crate::audit::printable(&path.to_string_lossy());
+        ("metrics".to_owned(), path)
+    }));
     Ok(Some(Ready {
         context,
         listeners,

@@ -108,6 +108,13 @@ impl Conversation {
         }
     }
 
+    /// Counts the connection itself against the requests a minute: nobody sees
+    /// what is asked on it.
+    pub fn count_unseen(&self) -> Result<(), Denial> {
+        let counted = self.context.budgets.request(&self.charge, &[]);
+        counted.inspect_err(|denial| self.denied(None, denial))
+    }
+
     fn count_request(
         &self,
         line: &str,

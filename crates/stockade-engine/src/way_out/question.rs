@@ -58,8 +58,10 @@ impl Desk {
 
     /// Shows a question about `held`, which is of one domain.
     pub fn ask(&self, held: &[HeldRequest], policy_file: &str) -> io::Result<Question> {
-        self.say(&format!("{FRESH_LINE}{}", text(held, policy_file)))?;
+        // What was typed before answers nothing; an answer that comes as soon
+        // as the question can be read must not be lost.
         tcflush(&self.terminal, QueueSelector::IFlush)?;
+        self.say(&format!("{FRESH_LINE}{}", text(held, policy_file)))?;
         Ok(Question {
             asks: held.iter().map(|held| held.ask).collect(),
             typed: Vec::new(),

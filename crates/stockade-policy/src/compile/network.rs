@@ -224,6 +224,12 @@ fn plan(policy: &Policy, facts: &Facts, view: &View, findings: &mut Findings) ->
             Capture::ProxyOnly
         }
     };
+    if facts.landlock_abi == 0 {
+        findings.note(
+            "the egress process is held by its filter of system calls and by having no capability \
+             only, because the kernel has no Landlock: it could read the files that you can read",
+        );
+    }
     NetworkPlan {
         sets: network.sets.clone(),
         deny: network.deny.clone(),

@@ -210,6 +210,12 @@ pub(super) fn text(page: &mut Page, plan: &Plan) {
     if !budget.is_empty() {
         page.item(&format!("of the whole sandbox: {}", budget.join(", ")));
     }
+    if network.metrics {
+        page.item(
+            "counters (Prometheus) on the unix socket metrics-RUN.sock in the state directory, \
+             ~/.local/state/stockade",
+        );
+    }
     if let Some(proxy) = &network.upstream_proxy {
         let told = match proxy.send_address {
             true => "which is told the checked address",

@@ -6,6 +6,7 @@
 //! zone, and gets the log and the certificate of its authority.
 
 mod certificates;
+mod mint;
 mod names;
 mod web;
 

@@ -25,7 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use crate::World;
+use crate::{World, mint};
 
 /// Whose certificate a client gets that names no server.
 pub const NAMELESS: &str = "nameless.test";
@@ -160,6 +160,11 @@ fn page(path: &str, target: &str, about: &Value, body: Bytes) -> Reply {
         ["trailers", ..] => trailers(),
         ["drip", ..] => drip(),
         [service, _] if service.starts_with("grpc.") => grpc(body),
+        ["oauth", "token", life, ..] => plain("application/json", mint::oauth2(life)),
+        ["app", "installations", _, "access_tokens"] => {
+            plain("application/json", mint::installation())
+        }
+        ["sts", ..] => plain("text/xml", mint::role()),
         _ => plain("text/plain", format!("origin {path}\n")),
     }
 }
