@@ -9,7 +9,7 @@ use std::process::Command;
 use range::{Range, python};
 
 #[test]
-fn row_56_budgets_of_bytes_hold_for_each_rule_and_only_for_it() {
+fn budgets_of_bytes_hold_for_each_rule_and_only_for_it() {
     let names = ["up.test", "down.test", "raw.test", "sealed.test"];
     let range = Range::new(
         &names,

@@ -244,6 +244,21 @@ fn the_machine_knows_its_own_name_and_no_other() {
 }
 
 #[test]
+fn without_landlock_the_plan_says_how_the_egress_process_is_held() {
+    let mut facts = facts_with_names();
+    facts.landlock_abi = 0;
+    let plan = plan(
+        "weaken = ['FS2', 'PR6']\nnetwork.allow = ['a.example']",
+        &facts,
+    );
+    assert!(
+        plan.notes
+            .iter()
+            .any(|note| note.contains("egress process is held by"))
+    );
+}
+
+#[test]
 fn without_a_redirect_only_the_proxy_is_there_and_the_plan_says_so() {
     let mut facts = facts_with_names();
     facts.redirect = Ability::No {
