@@ -8,6 +8,9 @@ const CONTROL: i32 = 3;
 
 /// Serves until the starter says otherwise or goes away.
 pub fn run() -> ExitCode {
+    // A peer that goes away while it is written to is an error of that one
+    // connection, and not the end of all (signal(7), SIGPIPE).
+    stockade_sys::signal::ignore(stockade_sys::signal::PIPE);
     match stockade_sys::process::inherited(CONTROL) {
         Ok(control) => {
             let code = stockade_egress::serve::serve(control);
