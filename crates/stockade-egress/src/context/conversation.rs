@@ -211,8 +211,12 @@ impl Conversation {
         match &self.basis {
             Basis::Offer(rule) => self.context.is_offered(rule),
             _ => match self.judge().connection(&self.destination, now_unix()) {
-                // The strictness of TLS was settled when it began.
-                Ruling::Permit(passage) => passage.tls == self.passage.tls,
+                // The strictness of TLS was settled when it began, and a
+                // WebSocket may be open that is not to be any more (row 51).
+                Ruling::Permit(passage) => {
+                    passage.tls == self.passage.tls
+                        && (passage.websocket || !self.passage.websocket)
+                }
                 _ => false,
             },
         }
