@@ -5,6 +5,7 @@
 //! ended.
 
 pub mod net;
+pub mod planted;
 pub mod pty;
 pub mod tools;
 

@@ -109,8 +109,9 @@ async fn reply(world: Rc<World>, mut about: Value, mut request: Request<Incoming
         .into();
     about["headers"] = headers_of(request.headers());
     if path.starts_with("/ws") {
+        let leak = (path == "/ws-leak").then(|| encoded("raw", &about));
         world.note(about);
-        return websocket(world, request);
+        return websocket(world, request, leak);
     }
     let headers = request.headers().clone();
     let method = request.method().as_str().to_owned();
@@ -145,6 +146,7 @@ fn page(path: &str, target: &str, about: &Value, body: Bytes) -> Reply {
         ["echo", ..] => plain("application/json", echo),
         ["leak", encoding, ..] => plain("text/plain", encoded(encoding, about)),
         ["coded", coding, ..] => coded(coding, echo.as_bytes()),
+        ["split", size, ..] => split(size, &encoded("raw", about)),
         ["bytes", count, ..] => plain("application/octet-stream", zeros(count)),
         ["upload", ..] => plain("text/plain", format!("{}\n", body.len())),
         ["mirror", ..] => plain("application/octet-stream", body),
@@ -326,8 +328,18 @@ impl futures_core::Stream for Receiver {
     }
 }
 
-/// Sends each message back.
-fn websocket(world: Rc<World>, mut request: Request<Incoming>) -> Reply {
+/// The text in chunks of so many bytes, one frame or chunk each.
+fn split(size: &str, text: &str) -> Reply {
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+    for piece in text.as_bytes().chunks(size.parse().unwrap_or(1).max(1)) {
+        let frame = Frame::data(Bytes::copy_from_slice(piece));
+        let _gone = sender.send(Ok(frame)).is_err();
+    }
+    Response::new(BoxBody::new(StreamBody::new(Receiver(receiver))))
+}
+
+/// Sends each message back, after `first` in frames of three bytes.
+fn websocket(world: Rc<World>, mut request: Request<Incoming>, first: Option<String>) -> Reply {
     let key = request.headers().get("sec-websocket-key").cloned();
     let Some(key) = key else {
         return with_status(StatusCode::BAD_REQUEST);
@@ -342,6 +354,11 @@ fn websocket(world: Rc<World>, mut request: Request<Incoming>) -> Reply {
         let io = TokioIo::new(upgraded);
         let mut socket = WebSocketStream::from_raw_socket(io, Role::Server, None).await;
         use futures_util::{SinkExt, StreamExt};
+        for frame in first.iter().flat_map(|text| fragments(text)) {
+            if socket.send(frame).await.is_err() {
+                return;
+            }
+        }
         while let Some(Ok(message)) = socket.next().await {
             if message.is_text() || message.is_binary() {
                 world.note(json!({ "kind": "ws", "text": message.to_string() }));
@@ -360,6 +377,24 @@ fn websocket(world: Rc<World>, mut request: Request<Incoming>) -> Reply {
     headers.insert("sec-websocket-accept", accept);
     *reply.body_mut() = Full::new(Bytes::new()).boxed();
     reply
+}
+
+/// One message in many frames (RFC 6455, section 5.4).
+fn fragments(text: &str) -> Vec<tokio_tungstenite::tungstenite::Message> {
+    use tokio_tungstenite::tungstenite::Message;
+    use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+    use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
+    let pieces: Vec<&[u8]> = text.as_bytes().chunks(3).collect();
+    let last = pieces.len().saturating_sub(1);
+    let frame = |(number, piece): (usize, &&[u8])| {
+        let kind = match number {
+            0 => Data::Text,
+            _ => Data::Continue,
+        };
+        let piece = Bytes::copy_from_slice(piece);
+        Message::Frame(Frame::message(piece, OpCode::Data(kind), number == last))
+    };
+    pieces.iter().enumerate().map(frame).collect()
 }
 
 /// git-http-backend(1) as a CGI program (RFC 3875).
