@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 
-use super::super::fixtures::{compiled, fact, facts, link, path, policy};
+use super::super::fixtures::{compiled, fact, facts, link, path, policy, rule};
 use crate::document::parse;
 use crate::facts::{Ability, Facts, PathKind};
 use crate::guarantee::Guarantee;
@@ -247,10 +247,13 @@ fn the_machine_knows_its_own_name_and_no_other() {
 fn without_landlock_the_plan_says_how_the_egress_process_is_held() {
     let mut facts = facts_with_names();
     facts.landlock_abi = 0;
-    let plan = plan(
-        "weaken = ['FS2', 'PR6']\nnetwork.allow = ['a.example']",
-        &facts,
-    );
+    let mut policy = policy_with("network.allow = ['a.example']");
+    // Without these words the plan is refused.
+    policy.weaken = vec![
+        (Guarantee::FS2, rule("weaken[0]")),
+        (Guarantee::PR6, rule("weaken[1]")),
+    ];
+    let plan = compiled(&policy, &facts).unwrap();
     assert!(
         plan.notes
             .iter()
