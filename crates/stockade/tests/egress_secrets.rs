@@ -86,19 +86,13 @@ child.kill()
 print('scanned', files > 0, regions > 0, len(answers))
 "#;
 
-#[test]
-fn a_planted_secret_is_found_nowhere_inside() {
-    let world = World::new();
-    let internet = Internet::start(&world);
-    for name in ["second.test", "third.test", "other.test"] {
-        internet.zone(name, &[ORIGIN]);
-    }
-    let secrets: Vec<String> = (1..4).map(|n| format!("{SECRET}-number-{n}")).collect();
+/// One credential for each host, each in a place of its own.
+fn three_places(world: &World, secrets: &[String]) -> String {
     let credential = |name: &str, host: &str, number: usize, place: &str| {
-        let from = plant(&world, name, &secrets[number]);
+        let from = plant(world, name, &secrets[number]);
         format!("[[credential]]\nname = \"{name}\"\nhost = \"{host}\"\n{from}\n{place}\n")
     };
-    let rest = [
+    [
         credential(
             "attached",
             "origin.test",
@@ -112,9 +106,20 @@ fn a_planted_secret_is_found_nowhere_inside() {
             "replace = { header = \"X-Key\" }\nvariable = \"TOKEN\"",
         ),
         credential("queried", "third.test", 2, "attach = { query = \"key\" }"),
-    ];
+    ]
+    .concat()
+}
+
+#[test]
+fn a_planted_secret_is_found_nowhere_inside() {
+    let world = World::new();
+    let internet = Internet::start(&world);
+    for name in ["second.test", "third.test", "other.test"] {
+        internet.zone(name, &[ORIGIN]);
+    }
+    let secrets: Vec<String> = (1..4).map(|n| format!("{SECRET}-number-{n}")).collect();
     let allow = "allow = [\"origin.test\", \"second.test\", \"third.test\"]";
-    internet.policy(&world, allow, &rest.concat());
+    internet.policy(&world, allow, &three_places(&world, &secrets));
     world.write("project/scan.py", SCAN);
     world.write("project/start", "");
     let report = world.outside().join("report.json");
@@ -303,6 +308,22 @@ print(talk(b'GET /cut HTTP/1.1\r\nHost: origin.test\r\nConnection: close, x-key\
     }
 }
 
+/// What each of two neighbours tries with its own and with what is the other's.
+fn neighbour(other: &str) -> String {
+    format!(
+        "page() {{ {CURL} -o body -w '%{{http_code}} ' \"$@\"; }}\n\
+             page http://one.test/; page http://two.test/; page http://moving.test/\n\
+             page -H \"X-Key: $TOKEN\" https://origin.test/own\n\
+             cat \"$SSL_CERT_FILE\" > bundle.pem; printf %s \"$TOKEN\" > token\n\
+             getent ahostsv4 {other}.test | head -1 | cut -d' ' -f1 > address\n\
+             echo ready > ready; while ! [ -e go ]; do sleep 0.1; done\n\
+             page --noproxy '*' \"http://$(cat theirs.address)/\"\n\
+             page -H \"X-Key: $(cat theirs.token)\" https://origin.test/theirs\n\
+             page --noproxy '*' --cacert theirs.pem https://origin.test/ 2>/dev/null\n\
+             page -H \"X-Key: $TOKEN\" https://origin.test/own\n"
+    )
+}
+
 #[test]
 fn two_sandboxes_at_once_share_nothing() {
     let (one, two) = (World::new(), World::new());
@@ -318,25 +339,11 @@ fn two_sandboxes_at_once_share_nothing() {
         let allow = format!("allow = [\"origin.test\", \"{own}.test\", \"moving.test\"]");
         internet.policy(world, &allow, &rest);
     }
-    let script = |other: &str| {
-        format!(
-            "page() {{ {CURL} -o body -w '%{{http_code}} ' \"$@\"; }}\n\
-             page http://one.test/; page http://two.test/; page http://moving.test/\n\
-             page -H \"X-Key: $TOKEN\" https://origin.test/own\n\
-             cat \"$SSL_CERT_FILE\" > bundle.pem; printf %s \"$TOKEN\" > token\n\
-             getent ahostsv4 {other}.test | head -1 | cut -d' ' -f1 > address\n\
-             echo ready > ready; while ! [ -e go ]; do sleep 0.1; done\n\
-             page --noproxy '*' \"http://$(cat theirs.address)/\"\n\
-             page -H \"X-Key: $(cat theirs.token)\" https://origin.test/theirs\n\
-             page --noproxy '*' --cacert theirs.pem https://origin.test/ 2>/dev/null\n\
-             page -H \"X-Key: $TOKEN\" https://origin.test/own\n"
-        )
-    };
-    let first = start(&internet, &one, &script("one"));
+    let first = start(&internet, &one, &neighbour("one"));
     await_file(&one.project.join("ready"));
     // What the first one's resolver remembers is not what the second one gets.
     internet.zone("moving.test", &["93.184.216.77"]);
-    let second = start(&internet, &two, &script("two"));
+    let second = start(&internet, &two, &neighbour("two"));
     await_file(&two.project.join("ready"));
     for (from, to) in [(&one, &two), (&two, &one)] {
         for (theirs, name) in [
