@@ -18,10 +18,6 @@ use crate::refusal;
 use crate::services;
 use crate::wire::Entry;
 
-/// Without credentials (RFC 1928, section 3).
-const NO_AUTHENTICATION: [u8; 2] = [5, 0];
-const NO_ACCEPTABLE_METHOD: [u8; 2] = [5, 0xff];
-
 /// Serves one connection to the proxy's port.
 pub async fn serve(context: Rc<Context>, mut client: TcpStream) {
     let mut early = Vec::new();
@@ -42,11 +38,11 @@ async fn serve_socks(context: Rc<Context>, mut client: TcpStream, mut early: Vec
     let connection = context.next_connection();
     let greeting = ingress::read_first(&mut client, &mut early, socks::parse_greeting).await;
     let answer: &[u8] = match &greeting {
-        Ok(greeting) if greeting.no_authentication => &NO_AUTHENTICATION,
-        Ok(_) => &NO_ACCEPTABLE_METHOD,
+        Ok(greeting) if greeting.no_authentication => &socks::NO_AUTHENTICATION,
+        Ok(_) => &socks::NO_METHOD,
         Err(unread) => return unreadable(&context, connection, Entry::Socks, unread),
     };
-    if client.write_all(answer).await.is_err() || answer != NO_AUTHENTICATION {
+    if client.write_all(answer).await.is_err() || answer != socks::NO_AUTHENTICATION {
         return;
     }
     match ingress::read_first(&mut client, &mut early, socks::parse_request).await {

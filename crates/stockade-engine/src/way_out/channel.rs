@@ -5,22 +5,16 @@
 //! larger than the bounds of [`wire`]. What its messages mean is left to
 //! [`super`].
 
-use std::io::{self, IoSlice, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
-    SocketType, recv, sendmsg, socketpair,
-};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use stockade_egress::wire::{self, FromEgress, SetUp, ToEgress, WireError};
-
-/// Most descriptors of one message (SCM_MAX_FD of the kernel).
-const DESCRIPTORS_MAX: usize = 253;
+use stockade_sys::message::{self, Wait};
 
 /// Why nothing more can be said to or heard from the egress process.
 #[derive(Debug, thiserror::Error)]
@@ -75,29 +69,22 @@ impl Channel {
     /// a full socket means a peer that has stopped reading.
     pub fn send(
         &self,
-        message: &ToEgress,
+        request: &ToEgress,
         attached: &[BorrowedFd<'_>],
     ) -> Result<(), ChannelError> {
-        if attached.len() > DESCRIPTORS_MAX {
-            return Err(ChannelError::Protocol("too many descriptors".into()));
-        }
-        let bytes = wire::encode(message)?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !attached.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(attached)) {
-            return Err(ChannelError::Protocol("no room for descriptors".into()));
-        }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        loop {
-            match sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
-                    return Err(ChannelError::Gone);
-                }
-                Err(error) => return Err(system("sendmsg", error)),
+        let bytes = wire::encode(request)?;
+        message::send(self.socket.as_fd(), &bytes, attached, Wait::No).map_err(|error| match error
+            .kind()
+        {
+            ErrorKind::InvalidInput => ChannelError::Protocol("too many descriptors".into()),
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::NotConnected => {
+                ChannelError::Gone
             }
-        }
+            _ => ChannelError::System {
+                what: "sendmsg",
+                error,
+            },
+        })
     }
 
     /// Sends `message` with the set-up in a sealed memory file, so that it
@@ -170,7 +157,7 @@ fn system(what: &'static str, error: Errno) -> ChannelError {
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::send;
+    use rustix::net::{SendFlags, send};
 
     use super::*;
 
