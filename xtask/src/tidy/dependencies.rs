@@ -64,6 +64,11 @@ const BOUNDARIES: &[Boundary] = &[
         outside: Outside::Not(&["clap", "reqwest", "toml"]),
     },
     Boundary {
+        name: "stockade-workspace",
+        workspace: &["stockade-policy", "stockade-sys"],
+        outside: Outside::Not(RUNTIMES),
+    },
+    Boundary {
         name: "stockade-engine",
         workspace: &[
             // Its messages; never its loop.
@@ -72,6 +77,7 @@ const BOUNDARIES: &[Boundary] = &[
             "stockade-policy",
             "stockade-sys",
             "stockade-walls",
+            "stockade-workspace",
         ],
         outside: Outside::Not(&["clap", "hyper", "reqwest", "tokio"]),
     },
@@ -88,6 +94,7 @@ const BOUNDARIES: &[Boundary] = &[
             "stockade-engine",
             "stockade-policy",
             "stockade-sys",
+            "stockade-workspace",
         ],
         outside: Outside::Any,
     },
