@@ -92,6 +92,7 @@ pub fn compile(
         umask: facts.umask,
         grants: view.grants,
         masks: view.masks,
+        guard: policy.guard.clone(),
         limits,
         nested_sandbox: policy.nested_sandbox.is_some(),
         network,

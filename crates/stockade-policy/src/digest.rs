@@ -181,8 +181,8 @@ macro_rules! structs {
 
 structs! {
     Plan {
-        form, command, workspace, uid, gid, umask, grants, masks, limits, nested_sandbox, network,
-        steps, guarantees, notes,
+        form, command, workspace, uid, gid, umask, grants, masks, guard, limits, nested_sandbox,
+        network, steps, guarantees, notes,
     }
     Command { argv, directory, environment }
     Rule { id, origin, reason }
@@ -200,6 +200,7 @@ structs! {
     }
 }
 
+mod guard;
 mod network;
 
 impl Canonical for u8 {
@@ -393,6 +394,7 @@ mod tests {
             |plan| plan.grants[0].rule.reason.push('x'),
             |plan| plan.masks[0].directory ^= true,
             |plan| plan.masks[0].rule.origin.push('x'),
+            |plan| plan.guard = crate::guard::Guard::nothing(),
             |plan| plan.limits.memory_bytes = None,
             |plan| plan.limits.processes = None,
             |plan| plan.limits.cpu_percent = Some(0),

@@ -15,6 +15,7 @@ mod network;
 
 use crate::containment::{Contained, Scope};
 use crate::defaults;
+use crate::guard::Guard;
 use crate::plan::{Form, Rule};
 use crate::policy::{
     Amount, GrantTarget, HidePattern, LimitDemands, NetworkPolicy, PathGrant, Policy,
@@ -172,6 +173,7 @@ impl<'a> Merger<'a> {
             write: write.into_iter().map(path_grant).collect(),
             read: read.into_iter().map(path_grant).collect(),
             hide: self.hidden(),
+            guard: Guard::built_in(),
             nested_sandbox: nested_sandbox(&self.granting, &self.all),
             environment_pass: environment_pass
                 .into_iter()

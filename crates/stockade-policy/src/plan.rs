@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::guarantee::Guarantee;
+use crate::guard::Guard;
 use crate::network::NetworkPlan;
 use crate::path::AbsolutePath;
 
@@ -357,6 +358,8 @@ pub struct Plan {
     pub umask: u32,
     pub grants: Vec<Grant>,
     pub masks: Vec<Mask>,
+    /// Names below writable grants that are held or reported.
+    pub guard: Guard,
     pub limits: Limits,
     pub nested_sandbox: bool,
     /// What the way out is held to; `None` where nothing is reached, offered

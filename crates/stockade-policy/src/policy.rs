@@ -6,6 +6,7 @@
 mod network;
 
 use crate::guarantee::Guarantee;
+use crate::guard::Guard;
 use crate::path::AbsolutePath;
 use crate::plan::{Form, Rule};
 
@@ -20,6 +21,8 @@ pub struct Policy {
     pub write: Vec<PathGrant>,
     pub read: Vec<PathGrant>,
     pub hide: Vec<HidePattern>,
+    /// Names that are held or reported where something may be written.
+    pub guard: Guard,
     /// Tools that bring their own sandbox (Chromium, bubblewrap) may make
     /// namespaces inside.
     pub nested_sandbox: Option<Rule>,

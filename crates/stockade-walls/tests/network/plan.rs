@@ -102,6 +102,7 @@ pub fn plan(scratch: &Scratch, role: &str) -> Plan {
         grants: Vec::new(),
         masks: Vec::new(),
         limits: limits(),
+        guard: stockade_policy::guard::Guard::nothing(),
         nested_sandbox: false,
         network: None,
         steps: steps.collect(),
