@@ -36,10 +36,10 @@ pub fn explain(plan: &Plan, last_words: &[u8]) -> Vec<Denial> {
     let mut denials: Vec<Denial> = program(plan).into_iter().collect();
     let mut seen = BTreeSet::new();
     let argued = plan.command.argv.iter().skip(1).map(Vec::as_slice);
-    for text in argued.chain(paths_in(last_words)) {
-        let Some(path) = named(text, &plan.command.directory) else {
-            continue;
-        };
+    let named = argued
+        .chain(paths_in(last_words))
+        .filter_map(|text| named(text, &plan.command.directory));
+    for path in named.chain(hidden_in(plan, last_words)) {
         if !is_likely(&path, plan) || is_left_out(&path, plan) || !seen.insert(path.clone()) {
             continue;
         }
@@ -139,6 +139,25 @@ fn paths_in(text: &[u8]) -> impl Iterator<Item = &[u8]> {
         .collect::<Vec<_>>()
         .into_iter()
         .rev()
+}
+
+/// Hidden files of the workspace that a text names by a relative path. Git
+/// writes paths from the top of its work tree, others from where they stand.
+fn hidden_in(plan: &Plan, text: &[u8]) -> Vec<AbsolutePath> {
+    let hidden: BTreeSet<&AbsolutePath> = plan.masks.iter().map(|mask| &mask.path).collect();
+    let mut bases = Vec::new();
+    let mut next = Some(plan.command.directory.clone());
+    while let Some(directory) = next.filter(|above| above.is_within(&plan.workspace)) {
+        next = directory.parent();
+        bases.push(directory);
+    }
+    let is_end = |byte: &u8| byte.is_ascii_whitespace() || b"'\"`:,;()<>".contains(byte);
+    text.split(is_end)
+        .filter(|word| (1..PATH_BYTES_MAX).contains(&word.len()) && !word.starts_with(b"/"))
+        .flat_map(|word| bases.iter().filter_map(move |base| base.join(word).ok()))
+        .filter(|path| hidden.contains(path))
+        .take(DENIALS_MAX)
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Reads who commits from the caller's own git configuration.
+//! Reads who commits, and what the caller keeps out of every repository, from
+//! the caller's own git configuration.
 //!
 //! A strict reader of lines: it runs nothing, follows no include, and takes
 //! only the keys that [`stockade_policy::git`] lists. What it does not
@@ -28,30 +29,60 @@ pub fn identity(
     home: &AbsolutePath,
     environment: &BTreeMap<Vec<u8>, Vec<u8>>,
 ) -> Vec<(String, Vec<u8>)> {
-    let named = |name: &str| {
-        let value = environment
-            .get(name.as_bytes())
-            .filter(|value| value.starts_with(b"/"))?;
-        Some(PathBuf::from(std::ffi::OsStr::from_bytes(value)))
-    };
-    let files = match named("GIT_CONFIG_GLOBAL") {
-        Some(file) => vec![file],
-        None => {
-            let configuration =
-                named("XDG_CONFIG_HOME").unwrap_or_else(|| home.as_path().join(".config"));
-            vec![
-                configuration.join("git/config"),
-                home.as_path().join(FILE_NAME),
-            ]
-        }
-    };
-    let mut settings: Vec<_> = files
+    let mut settings: Vec<_> = files(home, environment)
         .iter()
         .filter_map(|file| read(file))
         .flat_map(|text| parse(&text))
         .collect();
     settings.truncate(SETTINGS_MAX);
     settings
+}
+
+/// The files that hold the caller's own settings, the strongest last.
+fn files(home: &AbsolutePath, environment: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<PathBuf> {
+    match named(environment, "GIT_CONFIG_GLOBAL") {
+        Some(file) => vec![file],
+        None => vec![
+            configuration_directory(home, environment).join("git/config"),
+            home.as_path().join(FILE_NAME),
+        ],
+    }
+}
+
+fn configuration_directory(
+    home: &AbsolutePath,
+    environment: &BTreeMap<Vec<u8>, Vec<u8>>,
+) -> PathBuf {
+    named(environment, "XDG_CONFIG_HOME").unwrap_or_else(|| home.as_path().join(".config"))
+}
+
+/// An absolute path in a variable.
+fn named(environment: &BTreeMap<Vec<u8>, Vec<u8>>, name: &str) -> Option<PathBuf> {
+    let value = environment
+        .get(name.as_bytes())
+        .filter(|value| value.starts_with(b"/"))?;
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(value)))
+}
+
+/// The caller's own list of names that no repository takes (`core.excludesFile`
+/// of gitignore(5)); empty when there is none, or when it is too large.
+pub fn excludes(home: &AbsolutePath, environment: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
+    let named = files(home, environment)
+        .iter()
+        .filter_map(|file| read(file))
+        .flat_map(|text| parse_keys(&text, &["core.excludesfile"]))
+        .last();
+    let file = match named {
+        Some((_, value)) => match value.strip_prefix(b"~/") {
+            Some(below) => home.as_path().join(std::ffi::OsStr::from_bytes(below)),
+            None => PathBuf::from(std::ffi::OsStr::from_bytes(&value)),
+        },
+        None => configuration_directory(home, environment).join("git/ignore"),
+    };
+    match file.is_absolute() {
+        true => read(&file).unwrap_or_default(),
+        false => Vec::new(),
+    }
 }
 
 fn read(path: &std::path::Path) -> Option<Vec<u8>> {
@@ -70,6 +101,10 @@ fn read(path: &std::path::Path) -> Option<Vec<u8>> {
 }
 
 fn parse(text: &[u8]) -> Vec<(String, Vec<u8>)> {
+    parse_keys(text, &KEYS)
+}
+
+fn parse_keys(text: &[u8], keys: &[&str]) -> Vec<(String, Vec<u8>)> {
     let mut section = None;
     let mut settings = Vec::new();
     let mut continued = false;
@@ -93,7 +128,7 @@ fn parse(text: &[u8]) -> Vec<(String, Vec<u8>)> {
         };
         if let (Some(section), Some((name, value))) = (&section, name_and_value(setting)) {
             let key = format!("{section}.{name}");
-            if KEYS.contains(&key.as_str()) {
+            if keys.contains(&key.as_str()) {
                 settings.push((key, value));
             }
         }

@@ -166,11 +166,7 @@ impl Walk {
             FileType::Directory => Some((path, true)),
             _ => Some((path, false)),
         };
-        let hidden = hidden.map(|(path, directory)| HiddenMatch {
-            path,
-            directory,
-            pattern,
-        });
+        let hidden = hidden.map(|(path, directory)| HiddenMatch::new(path, directory, pattern));
         self.found.extend(hidden);
         Ok(true)
     }

@@ -81,6 +81,7 @@ pub fn facts(
         hidden: Vec::new(),
         sockets: Vec::new(),
         git_identity: Vec::new(),
+        git_excludes: Vec::new(),
         host_name: rustix::system::uname()
             .nodename()
             .to_string_lossy()
@@ -108,7 +109,16 @@ pub fn facts(
         expand(&base, pattern, &mut facts.paths);
     }
     let roots = compile::granted_roots(policy, &facts);
-    facts.hidden = hide::matches(policy, &compile::hide_roots(policy, &facts))?;
+    let hide_roots = compile::hide_roots(policy, &facts);
+    facts.hidden = hide::matches(policy, &hide_roots)?;
+    crate::committed::look_up(&mut facts.hidden, &hide_roots);
+    if facts
+        .hidden
+        .iter()
+        .any(|found| found.in_repository.is_some())
+    {
+        facts.git_excludes = crate::git::excludes(home, &facts.environment);
+    }
     facts.sockets = crate::sockets::of_host(&roots).map_err(|error| ProbeError::System {
         what: "which unix sockets are bound",
         error,

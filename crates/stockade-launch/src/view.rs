@@ -7,6 +7,7 @@
 //! directory of the host it is an error, never a placeholder.
 
 mod absent;
+mod masks;
 mod trust_store;
 
 use std::io;
@@ -26,7 +27,8 @@ use stockade_sys::rustix::process::{fchdir, geteuid, pivot_root};
 use stockade_sys::terminal;
 
 use crate::steps::{go_to_root, named};
-use crate::wire::{Action, MaskPath};
+use crate::wire::Action;
+use masks::Sources;
 
 /// Holds the private storage while the view is built; gone before the gate.
 const WORK: &str = ".stockade";
@@ -45,8 +47,8 @@ pub(crate) struct View {
     storage: Option<OwnedFd>,
     /// The storage is mounted at [`WORK`] for the time being.
     storage_attached: bool,
-    /// Read-only mounts of an empty file and an empty directory.
-    mask_sources: Option<(OwnedFd, OwnedFd)>,
+    /// Read-only mounts of what covers are made of.
+    mask_sources: Option<Sources>,
     /// The host's root: kept until Landlock has shown that it refuses it.
     old_root: Option<OwnedFd>,
     stored: u32,
@@ -356,58 +358,6 @@ impl View {
             attach_to(tree.as_fd(), part.as_fd())?;
         }
         Ok(())
-    }
-
-    fn masks(&mut self, paths: &[MaskPath]) -> io::Result<String> {
-        if self.mask_sources.is_none() {
-            self.mask_sources = Some(self.make_mask_sources()?);
-        }
-        let Some((file, directory)) = &self.mask_sources else {
-            return Err(io::Error::other("no mask sources"));
-        };
-        let mut masked = 0;
-        for mask in paths {
-            let target = match self.open_inside(&mask.path, OFlags::empty()) {
-                Ok(target) => target,
-                Err(error) if error.kind() == io::ErrorKind::NotFound && !mask.required => continue,
-                Err(error) => return Err(named(error, &mask.path)),
-            };
-            // What the path is now decides, not what it was when the plan was
-            // made: a file cannot be covered by a directory.
-            let is_directory =
-                FileType::from_raw_mode(fstat(&target)?.st_mode) == FileType::Directory;
-            let source = if is_directory { directory } else { file };
-            let tree = clone_tree(source.as_fd(), "", OpenTreeFlags::AT_EMPTY_PATH)?;
-            attach_to(tree.as_fd(), target.as_fd()).map_err(|error| named(error, &mask.path))?;
-            masked += 1;
-        }
-        Ok(format!("{masked} of {} covered", paths.len()))
-    }
-
-    /// An empty file that nobody may open and an empty directory, each as a
-    /// read-only mount to clone from.
-    fn make_mask_sources(&mut self) -> io::Result<(OwnedFd, OwnedFd)> {
-        let storage = self.storage()?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(storage, "mask-file", flags, Mode::from_raw_mode(0o600))?;
-        fchmod(&file, Mode::empty())?;
-        drop(file);
-        mkdirat(storage, "mask-directory", Mode::from_raw_mode(0o555))?;
-        let mut sources = Vec::with_capacity(2);
-        for name in ["mask-file", "mask-directory"] {
-            let tree = self.clone_stored(name)?;
-            mount::set_attributes(tree.as_fd(), Attributes::READ_ONLY, Reach::One)?;
-            // So that it goes when the storage goes; only a mounted storage has
-            // to carry it, because nothing can be cloned from a loose tree then.
-            let carried = attach(tree.as_fd(), self.storage()?, name);
-            if self.storage_attached {
-                carried?;
-            }
-            sources.push(tree);
-        }
-        let directory = sources.pop().ok_or(io::ErrorKind::NotFound)?;
-        let file = sources.pop().ok_or(io::ErrorKind::NotFound)?;
-        Ok((file, directory))
     }
 
     fn enter_root(&mut self) -> io::Result<String> {

@@ -162,6 +162,31 @@ pub struct MaskPath {
     pub path: Vec<u8>,
     pub directory: bool,
     pub required: bool,
+    pub cover: Cover,
+}
+
+/// What stands where something is taken away; the meaning of each is
+/// documented where the plan is defined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cover {
+    Empty,
+    Sealed,
+    Committed(Vec<StandIn>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandIn {
+    pub name: Vec<u8>,
+    pub kind: StandInKind,
+    pub content: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StandInKind {
+    File,
+    Executable,
+    Link,
+    Directory,
 }
 
 /// Sockets to open; the meaning of each is documented where the plan is

@@ -188,7 +188,7 @@ impl Judge<'_> {
                 let reason = format!("{} only shows this run to its readers", grant.path);
                 self.denied(rule, reason, Grantable::Never)
             }
-            (true, Access::Write, Need::Read) if rule.id == git::RULE => {
+            (true, Access::Write, Need::Read) if git::is_own_file(&rule.id) => {
                 permit(rule, Some("made for this run"))
             }
             (true, Access::Write, Need::Read) if *self.path == grant.path => {
@@ -202,7 +202,11 @@ impl Judge<'_> {
     }
 
     fn by_mask(&self, mask: &Mask) -> Decision {
-        let reason = format!("{} is hidden: {}", mask.path, mask.rule.reason);
+        let instead = match mask.committed {
+            true => "; what git's index holds stands there, read-only",
+            false => "",
+        };
+        let reason = format!("{} is hidden: {}{instead}", mask.path, mask.rule.reason);
         let grantable = match mask.rule.id.as_str() {
             "built-in.socket" | "built-in.secret" => Grantable::Never,
             _ => Grantable::ByChange,

@@ -13,8 +13,9 @@ use sha2::{Digest as _, Sha256};
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
 use crate::plan::{
-    Access, Action, Command, Form, Grant, Hold, Instruction, Landlock, LandlockRule, Limits,
-    Listener, Mask, MaskPath, Plan, Resource, ResourceLimit, Rule, Step, StoreFormat,
+    Access, Action, Command, Cover, Form, Grant, Hold, Instruction, Landlock, LandlockRule, Limits,
+    Listener, Mask, MaskPath, Plan, Resource, ResourceLimit, Rule, StandIn, StandInKind, Step,
+    StoreFormat,
 };
 
 /// Names this encoding; part of what is hashed.
@@ -141,6 +142,7 @@ lists!(
     Mask,
     MaskPath,
     ResourceLimit,
+    StandIn,
     Step,
     String,
     u32,
@@ -187,9 +189,10 @@ structs! {
     Command { argv, directory, environment }
     Rule { id, origin, reason }
     Grant { path, access, private, rule }
-    Mask { path, directory, rule }
+    Mask { path, directory, committed, rule }
     Step { name, action, holds }
-    MaskPath { path, directory, required }
+    MaskPath { path, directory, required, cover }
+    StandIn { name, kind, content }
     ResourceLimit { resource, soft, hard }
     Landlock { handled_fs, handled_net, scoped, rules }
     LandlockRule { path, allowed }
@@ -230,6 +233,27 @@ impl Canonical for Access {
         encoder.tag(match self {
             Self::Read => 0,
             Self::Write => 1,
+        });
+    }
+}
+
+impl Canonical for Cover {
+    fn encode(&self, encoder: &mut Encoder) {
+        match self {
+            Self::Empty => variant!(encoder, 0),
+            Self::Sealed => variant!(encoder, 1),
+            Self::Committed(stand_ins) => variant!(encoder, 2, stand_ins),
+        }
+    }
+}
+
+impl Canonical for StandInKind {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.tag(match self {
+            Self::File => 0,
+            Self::Executable => 1,
+            Self::Link => 2,
+            Self::Directory => 3,
         });
     }
 }

@@ -137,8 +137,12 @@ fn files(page: &mut Page, plan: &Plan) {
     let width = column(plan.masks.iter().map(|mask| mask.path.to_string()));
     for mask in &plan.masks {
         let origin = page.toned(Tone::Faint, &source(&mask.rule));
+        let instead = match mask.committed {
+            true => "; what git's index holds stands there, read-only",
+            false => "",
+        };
         page.item(&format!(
-            "{:width$}  {}  {origin}",
+            "{:width$}  {}{instead}  {origin}",
             mask.path.to_string(),
             mask.rule.reason
         ));

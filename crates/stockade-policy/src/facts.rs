@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::path::AbsolutePath;
+use crate::plan::Cover;
 
 /// Processor architecture, which decides system call numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +109,10 @@ pub struct Facts {
     /// in the order of the file: key and value, only keys of
     /// [`crate::git::KEYS`].
     pub git_identity: Vec<(String, Vec<u8>)>,
+    /// What the caller's own git configuration keeps out of every repository
+    /// (`core.excludesFile` of gitignore(5)); empty when nothing is hidden in
+    /// a repository, or when there is no such file.
+    pub git_excludes: Vec<u8>,
     /// The machine's own name (uname(2)), which programs look up; empty when it
     /// is not known.
     pub host_name: String,
@@ -128,4 +133,27 @@ pub struct HiddenMatch {
     pub directory: bool,
     /// Index of the pattern in the policy.
     pub pattern: usize,
+    /// Where it is in the work tree of the git repository around it; `None`
+    /// without one.
+    pub in_repository: Option<Vec<u8>>,
+    /// What is to stand there.
+    pub cover: Cover,
+}
+
+impl HiddenMatch {
+    /// A match that no repository knows of.
+    pub fn new(path: AbsolutePath, directory: bool, pattern: usize) -> Self {
+        Self {
+            path,
+            directory,
+            pattern,
+            in_repository: None,
+            cover: Cover::Empty,
+        }
+    }
+
+    /// Whether what git's index holds stands there.
+    pub fn is_committed(&self) -> bool {
+        matches!(self.cover, Cover::Committed(_))
+    }
 }

@@ -1,10 +1,22 @@
 //! What of a caller's git configuration enters a private home: who commits,
-//! and how repositories are made. Nothing that names a program or a token.
+//! how repositories are made, and what is kept out of them. Nothing that names
+//! a program or a token.
 
 /// Name of the file in the home directory (git-config(1)).
 pub const FILE_NAME: &str = ".gitconfig";
 /// Id of the rule that puts it into the private home.
 pub const RULE: &str = "built-in.git-identity";
+/// The file of names that no repository takes, below the directory of
+/// configuration (gitignore(5)).
+pub const EXCLUDES_FILE: &str = "git/ignore";
+/// Id of the rule that puts it into the private home.
+pub const EXCLUDES_RULE: &str = "built-in.git-excludes";
+
+/// Whether a rule put a file for git into the private home.
+pub fn is_own_file(rule: &str) -> bool {
+    [RULE, EXCLUDES_RULE].contains(&rule)
+}
+
 /// The keys that enter, as `section.name` in lower case.
 pub const KEYS: [&str; 5] = [
     "user.name",
@@ -13,6 +25,30 @@ pub const KEYS: [&str; 5] = [
     "core.autocrlf",
     "safe.directory",
 ];
+
+/// The lines that keep these paths, each relative to the top of its work tree,
+/// out of `git add`, `status` and `stash`, after the caller's `own` lines.
+///
+/// Git reports what it cannot read as an error that ends `git add -A`. A path
+/// with a line end cannot be written in such a file, and is left out.
+pub fn excludes<'a>(own: &[u8], hidden: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut text = own.to_vec();
+    if !text.is_empty() && !text.ends_with(b"\n") {
+        text.push(b'\n');
+    }
+    for path in hidden.filter(|path| !path.iter().any(|byte| b"\r\n".contains(byte))) {
+        text.push(b'/');
+        for &byte in path {
+            // A trailing space would be dropped.
+            if matches!(byte, b'\\' | b'*' | b'?' | b'[' | b' ') {
+                text.push(b'\\');
+            }
+            text.push(byte);
+        }
+        text.push(b'\n');
+    }
+    text
+}
 
 /// The file with these settings; `None` when there are none. Keys that are
 /// not in [`KEYS`] and values with control characters are left out, so a
@@ -56,6 +92,17 @@ mod tests {
             shown(&[("user.name", r#"A "B" \ C; # D"#)]).unwrap(),
             "[user]\n\tname = \"A \\\"B\\\" \\\\ C; # D\"\n"
         );
+    }
+
+    #[test]
+    fn hidden_names_are_written_as_patterns_that_match_only_them() {
+        let hidden = ["a/.env", "b*[c]? \\", "two\nlines", "!x"];
+        let text = excludes(b"*.swp", hidden.iter().map(|name| name.as_bytes()));
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            "*.swp\n/a/.env\n/b\\*\\[c]\\?\\ \\\\\n/!x\n"
+        );
+        assert_eq!(excludes(b"", std::iter::empty()), b"");
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub struct Grant {
 pub struct Mask {
     pub path: AbsolutePath,
     pub directory: bool,
+    /// What git's index holds stands there, read-only, instead of nothing.
+    pub committed: bool,
     pub rule: Rule,
 }
 
@@ -196,7 +198,7 @@ pub enum Action {
     Proc {
         writable: bool,
     },
-    /// Cover files and directories with an empty one that nobody may open.
+    /// Cover files and directories, each with what its [`Cover`] says.
     Masks {
         paths: Vec<MaskPath>,
     },
@@ -229,6 +231,41 @@ pub struct MaskPath {
     pub directory: bool,
     /// Fail when the path is missing; else a missing path is skipped.
     pub required: bool,
+    pub cover: Cover,
+}
+
+/// What stands, read-only, where something is taken away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cover {
+    /// An empty file that nobody may open, or an empty directory.
+    Empty,
+    /// As `Empty`, but a directory that nobody may open either: a program that
+    /// takes stock of its files fails instead of finding them gone.
+    Sealed,
+    /// What git's index holds at this place, so that git sees no difference.
+    Committed(Vec<StandIn>),
+}
+
+/// One entry of git's index that stands where a hidden file lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandIn {
+    /// Below the hidden directory, without `.`, `..` and empty components;
+    /// empty when the hidden path is the file itself.
+    pub name: Vec<u8>,
+    pub kind: StandInKind,
+    /// Bytes of the file, or what the link holds.
+    pub content: Vec<u8>,
+}
+
+/// The kinds of files that git keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StandInKind {
+    File,
+    Executable,
+    Link,
+    /// An empty directory, which is what a submodule that is not checked out
+    /// looks like.
+    Directory,
 }
 
 /// A socket, or one for each family, that the launcher opens.

@@ -4,8 +4,8 @@
 use stockade_launch::wire;
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{
-    Access, Action, Listener, MaskPath, PROXY_PORT, Plan, Resource, Step, StoreFormat,
-    TRANSPARENT_PORT,
+    Access, Action, Cover, Listener, MaskPath, PROXY_PORT, Plan, Resource, StandIn, StandInKind,
+    Step, StoreFormat, TRANSPARENT_PORT,
 };
 
 /// The steps that the launcher performs; those of the supervisor are left out.
@@ -206,6 +206,26 @@ fn mask(mask: &MaskPath) -> wire::MaskPath {
         path: bytes(&mask.path),
         directory: mask.directory,
         required: mask.required,
+        cover: match &mask.cover {
+            Cover::Empty => wire::Cover::Empty,
+            Cover::Sealed => wire::Cover::Sealed,
+            Cover::Committed(stand_ins) => {
+                wire::Cover::Committed(stand_ins.iter().map(stand_in).collect())
+            }
+        },
+    }
+}
+
+fn stand_in(stand_in: &StandIn) -> wire::StandIn {
+    wire::StandIn {
+        name: stand_in.name.clone(),
+        kind: match stand_in.kind {
+            StandInKind::File => wire::StandInKind::File,
+            StandInKind::Executable => wire::StandInKind::Executable,
+            StandInKind::Link => wire::StandInKind::Link,
+            StandInKind::Directory => wire::StandInKind::Directory,
+        },
+        content: stand_in.content.clone(),
     }
 }
 

@@ -19,7 +19,7 @@ use stockade_sys::rustix::mount::MountAttrFlags;
 
 use super::{Make, View, filesystem, is_invalid, open_beneath, open_host};
 use crate::steps::named;
-use crate::wire::MaskPath;
+use crate::wire::{Cover, MaskPath};
 
 impl View {
     /// Mounts a directory of the host read-only and without the names
@@ -159,6 +159,7 @@ fn covers(absent: &[Vec<u8>]) -> Vec<MaskPath> {
         path: path.clone(),
         directory: false,
         required: false,
+        cover: Cover::Empty,
     };
     absent.iter().map(cover).collect()
 }

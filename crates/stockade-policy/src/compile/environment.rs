@@ -48,6 +48,14 @@ pub(super) fn inside(
     if let Some(directory) = &view.runtime_directory {
         inside.insert(b"XDG_RUNTIME_DIR", directory.as_bytes());
     }
+    // Settings in variables come last of all (git-config(1), GIT_CONFIG_COUNT).
+    if let Some(file) = &view.git_excludes
+        && !inside.contains_key(&b"GIT_CONFIG_COUNT"[..])
+    {
+        inside.insert(b"GIT_CONFIG_COUNT", b"1");
+        inside.insert(b"GIT_CONFIG_KEY_0", b"core.excludesFile");
+        inside.insert(b"GIT_CONFIG_VALUE_0", file.as_bytes());
+    }
     for name in network.map(Opened::secret_variables).unwrap_or_default() {
         inside.remove(name.as_bytes());
     }

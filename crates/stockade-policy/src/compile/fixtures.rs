@@ -86,6 +86,7 @@ pub(crate) fn facts() -> Facts {
         hidden: Vec::new(),
         sockets: Vec::new(),
         git_identity: Vec::new(),
+        git_excludes: Vec::new(),
         host_name: "laptop".to_owned(),
         redirect: Ability::Yes,
         ca_bundles: vec![path("/etc/ssl/certs/ca-certificates.crt")],

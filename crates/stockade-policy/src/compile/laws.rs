@@ -184,7 +184,7 @@ prop_compose! {
         }
         facts.hidden = hidden
             .into_iter()
-            .map(|path| HiddenMatch { path, directory: true, pattern: 0 })
+            .map(|path| HiddenMatch::new(path, true, 0))
             .collect();
         Case { policy, facts, asked }
     }

@@ -12,7 +12,7 @@ use crate::guarantee::Guarantee::{self, *};
 use crate::landlock::{self, Object, Rights};
 use crate::network::rules::Capture;
 use crate::path::AbsolutePath;
-use crate::plan::{Access, Action, Form, Landlock, LandlockRule, Limits, MaskPath, Step};
+use crate::plan::{Access, Action, Cover, Form, Landlock, LandlockRule, Limits, MaskPath, Step};
 use crate::policy::Policy;
 use crate::seccomp;
 
@@ -286,6 +286,7 @@ impl StepList {
                 directory: mask.directory,
                 // What is gone since the probe cannot be read either.
                 required: false,
+                cover: view.covers.get(&mask.path).cloned().unwrap_or(Cover::Empty),
             })
             .collect();
         self.push("view.masks", Action::Masks { paths }, &[FS1, FS3, PR8, NT1]);

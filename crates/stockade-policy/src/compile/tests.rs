@@ -334,11 +334,9 @@ fn what_the_home_grants_is_covered_where_credentials_are() {
         rule: rule("filesystem.hide[0]"),
     });
     let mut facts = facts();
-    facts.hidden.push(HiddenMatch {
-        path: path("/home/u/project/.env"),
-        directory: false,
-        pattern: 0,
-    });
+    facts
+        .hidden
+        .push(HiddenMatch::new(path("/home/u/project/.env"), false, 0));
     facts.sockets.push(path("/home/u/data/daemon.sock"));
     let plan = compiled(&policy, &facts).unwrap();
     let masks: Vec<String> = plan
@@ -387,11 +385,7 @@ fn names_are_left_out_of_what_can_only_be_read() {
         fact(PathKind::File, "/home/u/.netrc"),
     );
     for hidden in ["/home/u/project/.env", "/home/u/data/.env"] {
-        facts.hidden.push(HiddenMatch {
-            path: path(hidden),
-            directory: false,
-            pattern: 0,
-        });
+        facts.hidden.push(HiddenMatch::new(path(hidden), false, 0));
     }
     let plan = compiled(&policy, &facts).unwrap();
     let places: Vec<String> = plan
@@ -431,11 +425,7 @@ fn directories_above_what_is_covered_are_pinned_where_they_can_be_moved() {
     });
     let mut facts = facts();
     for hidden in ["/home/u/project/a/b/key", "/home/u/data/c/key"] {
-        facts.hidden.push(HiddenMatch {
-            path: path(hidden),
-            directory: false,
-            pattern: 0,
-        });
+        facts.hidden.push(HiddenMatch::new(path(hidden), false, 0));
     }
     let plan = compiled(&policy, &facts).unwrap();
     let writable: Vec<String> = plan

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use crate::facts::Facts;
 use crate::path::AbsolutePath;
-use crate::plan::{Access, Form, Grant, Limits, Mask, Rule};
+use crate::plan::{Access, Cover, Form, Grant, Limits, Mask, Rule};
 use crate::policy::Policy;
 
 use super::findings::Findings;
@@ -28,10 +28,15 @@ pub(super) struct View {
     pub(super) entries: Entries,
     pub(super) grants: Vec<Grant>,
     pub(super) masks: Vec<Mask>,
+    /// What stands where something is taken away, if not nothing.
+    pub(super) covers: BTreeMap<AbsolutePath, Cover>,
     /// The home directory inside.
     pub(super) home: AbsolutePath,
     /// The private runtime directory, when the policy passes its variable.
     pub(super) runtime_directory: Option<AbsolutePath>,
+    /// The file that `core.excludesFile` of git is to name, when git does not
+    /// find it by itself.
+    pub(super) git_excludes: Option<AbsolutePath>,
     /// The private directory of the way out, when there is one.
     pub(super) way_out: Option<AbsolutePath>,
 }
@@ -90,8 +95,10 @@ pub(super) fn lay_out(
         entries: Entries::new(),
         grants: Vec::new(),
         masks: Vec::new(),
+        covers: BTreeMap::new(),
         home: facts.home.clone(),
         runtime_directory: None,
+        git_excludes: None,
         way_out: None,
     };
     match policy.form {

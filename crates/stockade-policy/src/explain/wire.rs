@@ -68,6 +68,8 @@ pub struct GrantV1 {
 pub struct MaskV1 {
     pub path: String,
     pub directory: bool,
+    /// What git's index holds stands there, read-only, instead of nothing.
+    pub committed: bool,
     pub rule: RuleV1,
 }
 
@@ -186,6 +188,7 @@ fn mask(mask: &Mask) -> MaskV1 {
     MaskV1 {
         path: mask.path.to_string(),
         directory: mask.directory,
+        committed: mask.committed,
         rule: rule(&mask.rule),
     }
 }

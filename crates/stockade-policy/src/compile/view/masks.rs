@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::facts::{Facts, PathKind};
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
-use crate::plan::{Access, Form, Mask, Rule};
+use crate::plan::{Access, Cover, Form, Mask, Rule};
 use crate::policy::Policy;
 
 use super::super::findings::Findings;
@@ -19,7 +19,7 @@ const KEY_LISTS: [&str; 2] = ["/proc/keys", "/proc/key-users"];
 pub(super) fn enter(view: &mut View, policy: &Policy, facts: &Facts, findings: &mut Findings) {
     let mut masks = BTreeMap::new();
     credentials(&mut masks, view, facts, findings.weakened(Guarantee::FS3));
-    hidden(&mut masks, view, policy, facts);
+    hidden(&mut masks, view, policy, facts, findings);
     sockets(&mut masks, view, facts);
     bound_secrets(&mut masks, view, policy, facts);
     if policy.form == Form::Namespaces {
@@ -103,18 +103,56 @@ fn credentials(masks: &mut Masks, view: &View, facts: &Facts, weakened: bool) {
     }
 }
 
-fn hidden(masks: &mut Masks, view: &View, policy: &Policy, facts: &Facts) {
+fn hidden(
+    masks: &mut Masks,
+    view: &mut View,
+    policy: &Policy,
+    facts: &Facts,
+    findings: &mut Findings,
+) {
+    let mut committed = Vec::new();
     for found in &facts.hidden {
         let Some(pattern) = policy.hide.get(found.pattern) else {
             continue;
         };
-        cover(
-            masks,
-            view,
-            &found.path,
-            found.directory,
-            pattern.rule.clone(),
+        let rule = &pattern.rule;
+        cover(masks, view, &found.path, found.directory, rule.clone());
+        // Where nothing can be written, nothing can be staged either.
+        let is_writable = matches!(
+            nearest(&view.entries, &found.path),
+            Some(Entry::Host {
+                access: Access::Write,
+                ..
+            })
         );
+        let mask = masks.get_mut(&found.path).filter(|mask| mask.rule == *rule);
+        let (true, Some(mask)) = (is_writable, mask) else {
+            continue;
+        };
+        if found.cover != Cover::Empty {
+            view.covers.insert(found.path.clone(), found.cover.clone());
+        }
+        if found.is_committed() {
+            mask.committed = true;
+            committed.push(format!("{} ({}, {})", found.path, rule.id, rule.origin));
+        }
+    }
+    if !committed.is_empty() {
+        findings.note(format!(
+            "hidden, and tracked by git: inside stands what its index holds, read-only, in place of \
+             {}",
+            some_of(&committed)
+        ));
+    }
+}
+
+/// The first names of a list that may be long.
+fn some_of(names: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }
 
@@ -163,6 +201,7 @@ fn kernel_keys(masks: &mut Masks, policy: &Policy, findings: &mut Findings) {
         let mask = Mask {
             path: path.clone(),
             directory: false,
+            committed: false,
             rule: built_in("built-in.keys", "lists kernel keys of processes outside"),
         };
         masks.insert(path, mask);
@@ -178,6 +217,7 @@ fn cover(masks: &mut Masks, view: &View, path: &AbsolutePath, directory: bool, r
         masks.entry(path.clone()).or_insert(Mask {
             path: path.clone(),
             directory,
+            committed: false,
             rule,
         });
     }

@@ -53,6 +53,9 @@ const SUBSTITUTE_HOME: &str = "/tmp/home";
 /// Directories that may be private, and the way out's own in each.
 const WAY_OUT: [(&str, &str); 2] = [("/run", "/run/stockade"), ("/tmp", "/tmp/.stockade")];
 
+/// Where git's excludes are when the home is the host's.
+const GIT_EXCLUDES: [&str; 2] = ["/run/git-excludes", "/tmp/.git-excludes"];
+
 /// Files that say how names are found (resolv.conf(5), hosts(5)).
 const NAME_FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
@@ -78,6 +81,7 @@ pub(super) fn enter(
     enter_directories(view, facts, findings);
     enter_home(view, facts, findings);
     enter_git_identity(view, facts);
+    enter_git_excludes(view, policy, facts);
     enter_runtime_directory(view, policy, facts);
     enter_devices(view);
     enter_machine(view, policy, facts, limits);
@@ -175,6 +179,47 @@ fn enter_git_identity(view: &mut View, facts: &Facts) {
     let rule = built_in(
         git::RULE,
         "who commits, from the caller's git configuration",
+    );
+    grant(view, path, Access::Write, Content::OwnOfThisRun, rule);
+}
+
+/// What git is to pass over: what is hidden, and what the caller excludes
+/// everywhere. In a private home the file stands where git always looks
+/// (gitignore(5)), so no setting of the repository is overridden; where the
+/// home is the host's, the environment names it.
+fn enter_git_excludes(view: &mut View, policy: &Policy, facts: &Facts) {
+    let hidden = facts
+        .hidden
+        .iter()
+        .filter(|found| !found.is_committed())
+        .filter_map(|found| found.in_repository.as_deref());
+    let content = git::excludes(&facts.git_excludes, hidden);
+    let directory = environment::passed(policy, facts, b"XDG_CONFIG_HOME")
+        .and_then(|value| AbsolutePath::parse(value).ok())
+        .or_else(|| view.home.join(".config").ok());
+    let path = directory.and_then(|directory| directory.join(git::EXCLUDES_FILE).ok());
+    let (false, Some(path)) = (content.is_empty(), path) else {
+        return;
+    };
+    let is_private = |view: &View, path: &AbsolutePath| {
+        matches!(nearest(&view.entries, path), Some(Entry::Private { .. }))
+    };
+    let path = match is_private(view, &path) {
+        true => path,
+        false => {
+            let elsewhere = GIT_EXCLUDES.iter().map(|place| absolute(place));
+            let Some(path) = elsewhere.into_iter().find(|place| is_private(view, place)) else {
+                return;
+            };
+            view.git_excludes = Some(path.clone());
+            path
+        }
+    };
+    view.entries
+        .insert(path.clone(), Entry::Settings { content });
+    let rule = built_in(
+        git::EXCLUDES_RULE,
+        "what git is to pass over: hidden files, and what the caller excludes everywhere",
     );
     grant(view, path, Access::Write, Content::OwnOfThisRun, rule);
 }
