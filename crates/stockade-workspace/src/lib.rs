@@ -3,3 +3,14 @@
 //! Nothing here starts a sandbox or knows the network. Paths are bytes; every
 //! file of the tree is reached through descriptors and without following a
 //! link out of it, because whoever wrote the tree may be hostile.
+
+pub mod apply;
+pub mod change;
+pub mod diff;
+pub mod journal;
+pub mod merge;
+mod renames;
+pub mod stack;
+mod text;
+pub mod tree;
+pub mod unified;

@@ -1,0 +1,525 @@
+//! What applying does, step by step, worked out before the first step.
+//!
+//! The steps are recorded in the journal, so that whoever continues does not
+//! have to work them out again from a tree that is half changed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde::{Deserialize, Serialize};
+
+use super::select::{ancestors, find};
+use crate::change::{Change, ChangeKind, Changes, Source};
+use crate::text;
+use crate::tree::{self, Entry, FileKind, Identity, Time};
+
+/// One step. Each can be begun again after it was interrupted anywhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub(crate) enum Step {
+    /// Make a directory among the preimages, for the old versions in it.
+    Keep {
+        #[serde(with = "text")]
+        path: Vec<u8>,
+    },
+    /// Take overlay attributes off a file of the layer, and set its mode.
+    Strip {
+        #[serde(with = "text")]
+        path: Vec<u8>,
+        mode: u32,
+    },
+    /// Make a directory in the tree.
+    Make {
+        #[serde(with = "text")]
+        path: Vec<u8>,
+        keep: Keep,
+    },
+    /// Bring a file, or a directory with all that is in it, into the tree.
+    Put {
+        #[serde(with = "text")]
+        path: Vec<u8>,
+        level: usize,
+        how: How,
+        entry: Entry,
+        new: Identity,
+        old: Option<Identity>,
+        keep: Keep,
+    },
+    /// Make another name for a file of the tree.
+    Link {
+        #[serde(with = "text")]
+        path: Vec<u8>,
+        #[serde(with = "text")]
+        to: Vec<u8>,
+        old: Option<Identity>,
+        keep: Keep,
+    },
+    /// Take something away from the tree.
+    Remove {
+        #[serde(with = "text")]
+        path: Vec<u8>,
+        old: Identity,
+        /// Whether the layer's whiteout goes too.
+        clear: bool,
+        /// Whether the old version is kept.
+        keep: Keep,
+    },
+    /// Give a directory its attributes and times, now that all names are made.
+    Finish {
+        #[serde(with = "text")]
+        path: Vec<u8>,
+        entry: Entry,
+        times: bool,
+        /// The mode and time of the layer's directory, which lost names.
+        layer: Option<(u32, Time)>,
+    },
+    /// The same for a directory among the preimages.
+    Kept {
+        #[serde(with = "text")]
+        path: Vec<u8>,
+        entry: Entry,
+    },
+}
+
+/// How a file leaves the layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum How {
+    Move,
+    Copy,
+}
+
+/// What the preimages remember of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Keep {
+    /// What stood there.
+    Old,
+    /// That nothing stood there.
+    Absent,
+    /// Nothing: a directory above remembers already.
+    Nothing,
+}
+
+/// The steps for the selected changes, in order. `may_move` says that the
+/// layer is given up and can be moved from.
+pub(super) fn steps(changes: &Changes, selected: &[bool], may_move: bool) -> Vec<Step> {
+    let mut plan = Plan::new(changes, selected, may_move);
+    for (index, selected) in selected.iter().enumerate() {
+        if *selected {
+            plan.change(index);
+        }
+    }
+    plan.order()
+}
+
+/// What puts are sorted by: the rank in a git directory, links after what they
+/// are links to, the path.
+type Order = (u8, bool, Vec<u8>);
+
+struct Plan<'a> {
+    all: &'a Changes,
+    changes: &'a [Change],
+    selected: &'a [bool],
+    may_move: bool,
+    /// Directories of the layer that can leave it as they are.
+    whole: BTreeSet<&'a [u8]>,
+    /// How many selected changes are names of one file, and the first of them.
+    names: HashMap<Identity, (u64, usize)>,
+    strips: Vec<Step>,
+    makes: Vec<Step>,
+    puts: Vec<(Order, Step)>,
+    removes: Vec<Step>,
+    /// Directories in which names are made or removed.
+    parents: BTreeSet<Vec<u8>>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(all: &'a Changes, selected: &'a [bool], may_move: bool) -> Self {
+        let changes = all.as_slice();
+        let mut names = HashMap::new();
+        for (index, change) in changes.iter().enumerate() {
+            if let Some(is) = change.is.as_ref().filter(|_| selected[index]) {
+                names.entry(is.identity).or_insert((0, index)).0 += 1;
+            }
+        }
+        let mut plan = Self {
+            all,
+            changes,
+            selected,
+            may_move,
+            whole: BTreeSet::new(),
+            names,
+            strips: Vec::new(),
+            makes: Vec::new(),
+            puts: Vec::new(),
+            removes: Vec::new(),
+            parents: BTreeSet::new(),
+        };
+        if may_move {
+            plan.whole = plan.whole_directories();
+        }
+        plan
+    }
+
+    /// Directories of which everything below is selected and can be moved.
+    fn whole_directories(&self) -> BTreeSet<&'a [u8]> {
+        let mut broken: BTreeSet<&[u8]> = BTreeSet::new();
+        for (index, change) in self.changes.iter().enumerate() {
+            let stays = change.is.as_ref().is_some_and(|is| !self.is_all_of(is));
+            if !self.selected[index] || stays && !change.is(FileKind::Directory) {
+                broken.extend(change.paths().flat_map(ancestors));
+            }
+        }
+        broken.extend(self.all.strays.iter().flat_map(|path| ancestors(path)));
+        let moves = |index: &usize| {
+            let change = &self.changes[*index];
+            let leaves = change.makes_directory() || change.kind == ChangeKind::Recreated;
+            self.selected[*index] && leaves && !broken.contains(&change.path[..])
+        };
+        (0..self.changes.len())
+            .filter(moves)
+            .map(|index| &self.changes[index].path[..])
+            .collect()
+    }
+
+    /// Whether all names of a file are selected.
+    fn is_all_of(&self, source: &Source) -> bool {
+        let names = self.names.get(&source.identity).map_or(0, |names| names.0);
+        source.level == 0 && source.links <= names
+    }
+
+    fn change(&mut self, index: usize) {
+        let changes = self.changes;
+        let change = &changes[index];
+        if let ChangeKind::Renamed { from } = &change.kind {
+            self.remove(from, change);
+        }
+        if self.is_in_whole(&change.path) {
+            return self.strip(change);
+        }
+        if self.whole.contains(&change.path[..]) {
+            return self.put(change, How::Move);
+        }
+        match (&change.kind, change.is(FileKind::Directory)) {
+            (ChangeKind::Deleted, _) => self.remove(&change.path, change),
+            (ChangeKind::Replaced, true) => {
+                self.remove(&change.path, change);
+                self.make(change, Keep::Nothing);
+            }
+            (ChangeKind::Created, true) => self.make(change, self.keep(&change.path, None)),
+            // Its attributes are set when it is finished.
+            (_, true) => {}
+            (_, false) => self.put_file(index),
+        }
+    }
+
+    /// What moves leaves the overlay's attributes behind.
+    fn strip(&mut self, change: &Change) {
+        if let (Some(entry), Some(is)) = (&change.after, &change.is)
+            && (is.marked || entry.kind == FileKind::Directory && entry.mode & 0o700 != 0o700)
+        {
+            self.strips.push(Step::Strip {
+                path: change.path.clone(),
+                mode: entry.mode,
+            });
+        }
+    }
+
+    fn make(&mut self, change: &Change, keep: Keep) {
+        self.uses(&change.path);
+        self.parents.insert(change.path.clone());
+        self.makes.push(Step::Make {
+            path: change.path.clone(),
+            keep,
+        });
+    }
+
+    fn put_file(&mut self, index: usize) {
+        let change = &self.changes[index];
+        let Some(is) = &change.is else {
+            return;
+        };
+        if self.may_move && self.is_all_of(is) && self.leaves_what_is_below(&change.path) {
+            return self.put(change, How::Move);
+        }
+        let first = self.names.get(&is.identity).map_or(index, |names| names.1);
+        if first == index {
+            return self.put(change, How::Copy);
+        }
+        let old = self.old_at(change);
+        self.uses(&change.path);
+        let step = Step::Link {
+            path: change.path.clone(),
+            to: self.changes[first].path.clone(),
+            old,
+            keep: self.keep(&change.path, old),
+        };
+        self.puts
+            .push(((rank(&change.path), true, change.path.clone()), step));
+    }
+
+    fn put(&mut self, change: &Change, how: How) {
+        let (Some(is), Some(entry)) = (&change.is, &change.after) else {
+            return;
+        };
+        if how == How::Move {
+            self.strip(change);
+        }
+        let old = self.old_at(change);
+        self.uses(&change.path);
+        let step = Step::Put {
+            path: change.path.clone(),
+            level: is.level,
+            how,
+            entry: entry.clone(),
+            new: is.identity,
+            old,
+            keep: self.keep(&change.path, old),
+        };
+        self.puts
+            .push(((rank(&change.path), false, change.path.clone()), step));
+    }
+
+    fn remove(&mut self, path: &[u8], change: &Change) {
+        let goes_with_another = |above: &[u8]| {
+            let taken = find(self.changes, above)
+                .is_some_and(|at| self.selected[at] && self.changes[at].takes_directory());
+            taken || self.whole.contains(above)
+        };
+        let Some(was) = &change.was else {
+            return;
+        };
+        if ancestors(path).any(goes_with_another) {
+            return;
+        }
+        self.uses(path);
+        let step = Step::Remove {
+            path: path.to_vec(),
+            old: was.identity,
+            clear: self.may_move && self.leaves_what_is_below(path),
+            keep: Keep::Old,
+        };
+        match change.kind {
+            // What stands in the way of a directory goes first.
+            ChangeKind::Replaced => self.makes.push(step),
+            _ => self.removes.push(step),
+        }
+    }
+
+    /// What stands at the path of a change, and is replaced.
+    fn old_at(&self, change: &Change) -> Option<Identity> {
+        match change.kind {
+            ChangeKind::Renamed { .. } => None,
+            _ => change.was.as_ref().map(|was| was.identity),
+        }
+    }
+
+    fn keep(&self, path: &[u8], old: Option<Identity>) -> Keep {
+        let is_made = |above: &[u8]| {
+            find(self.changes, above)
+                .is_some_and(|at| self.selected[at] && self.changes[at].makes_directory())
+        };
+        match old {
+            _ if ancestors(path).any(is_made) => Keep::Nothing,
+            Some(_) => Keep::Old,
+            None => Keep::Absent,
+        }
+    }
+
+    fn is_in_whole(&self, path: &[u8]) -> bool {
+        ancestors(path).any(|above| self.whole.contains(above))
+    }
+
+    /// Whether what the layer shows at a path stays the same when the path
+    /// goes from the layer to the tree: no directory above hides the tree.
+    fn leaves_what_is_below(&self, path: &[u8]) -> bool {
+        let parent = tree::split(path).0;
+        let hides = |above: &[u8]| self.touched(above).is_none_or(|touched| touched.recreated);
+        !ancestors(path).any(hides) && !hides(parent)
+    }
+
+    fn touched(&self, path: &[u8]) -> Option<&'a crate::change::Touched> {
+        let all = &self.all.touched;
+        let at = all.binary_search_by(|touched| touched.path[..].cmp(path));
+        at.ok().map(|at| &all[at])
+    }
+
+    fn uses(&mut self, path: &[u8]) {
+        self.parents.insert(tree::split(path).0.to_vec());
+    }
+
+    fn order(mut self) -> Vec<Step> {
+        let mut finishes = self.finishes();
+        let kept = self.kept();
+        self.puts.sort_by(|one, other| one.0.cmp(&other.0));
+        let mut steps: Vec<Step> = kept
+            .keys()
+            .map(|path| Step::Keep { path: path.clone() })
+            .collect();
+        // Deepest first: what is in a closed directory before it is closed.
+        steps.extend(self.strips.drain(..).rev());
+        steps.append(&mut self.makes);
+        steps.extend(self.puts.into_iter().map(|(_, step)| step));
+        steps.append(&mut self.removes);
+        steps.append(&mut finishes);
+        // Deepest first: making a name in a directory changes its time.
+        steps.extend(
+            kept.into_iter()
+                .rev()
+                .map(|(path, entry)| Step::Kept { path, entry }),
+        );
+        steps
+    }
+
+    /// The directories that the preimages need, with how they were.
+    fn kept(&self) -> BTreeMap<Vec<u8>, Entry> {
+        let mut kept = BTreeMap::new();
+        for step in self
+            .makes
+            .iter()
+            .chain(&self.removes)
+            .chain(self.puts.iter().map(|put| &put.1))
+        {
+            let (Step::Make { path, keep }
+            | Step::Put { path, keep, .. }
+            | Step::Link { path, keep, .. }
+            | Step::Remove { path, keep, .. }) = step
+            else {
+                continue;
+            };
+            if *keep != Keep::Nothing {
+                self.keep_directories(&mut kept, tree::split(path).0);
+            }
+        }
+        for (path, entry) in self.finished() {
+            if self.before(&path).is_some_and(|before| before != entry.0) {
+                self.keep_directories(&mut kept, &path);
+            }
+        }
+        kept
+    }
+
+    fn keep_directories(&self, kept: &mut BTreeMap<Vec<u8>, Entry>, path: &[u8]) {
+        for above in std::iter::once(path)
+            .chain(ancestors(path))
+            .chain([&b""[..]])
+        {
+            if let Some(entry) = self.before(above) {
+                kept.entry(above.to_vec()).or_insert(entry);
+            }
+        }
+    }
+
+    /// How a directory of the tree is before anything is done.
+    fn before(&self, path: &[u8]) -> Option<Entry> {
+        let touched = self.touched(path).map(|touched| touched.before.clone());
+        touched.or_else(|| {
+            let change = &self.changes[find(self.changes, path)?];
+            let before = change.before.clone()?;
+            let stays = !matches!(change.kind, ChangeKind::Renamed { .. });
+            (stays && before.kind == FileKind::Directory).then_some(before)
+        })
+    }
+
+    fn finishes(&self) -> Vec<Step> {
+        let all = self.finished().into_iter().rev();
+        all.map(|(path, (entry, times))| Step::Finish {
+            layer: self.layer_state(&path),
+            path,
+            entry,
+            times,
+        })
+        .collect()
+    }
+
+    fn layer_state(&self, path: &[u8]) -> Option<(u32, Time)> {
+        let touched = self.touched(path).map(|touched| &touched.after);
+        let change = find(self.changes, path).and_then(|at| self.changes[at].after.as_ref());
+        let after = touched.or(change).filter(|_| self.may_move)?;
+        Some((after.mode, after.modified))
+    }
+
+    /// How each directory of the tree is when all is done, and whether its
+    /// time of modification is then known.
+    fn finished(&self) -> BTreeMap<Vec<u8>, (Entry, bool)> {
+        let everything = self.selected.iter().all(|selected| *selected);
+        let mut partly: BTreeSet<&[u8]> = BTreeSet::new();
+        for (index, change) in self.changes.iter().enumerate() {
+            if !self.selected[index] {
+                partly.extend(change.paths().map(|path| tree::split(path).0));
+            }
+        }
+        let mut paths = self.parents.clone();
+        for parent in &self.parents {
+            // These may have to be made accessible for a while.
+            let closed = |path: &&[u8]| {
+                self.before(path)
+                    .is_some_and(|entry| entry.mode & 0o700 != 0o700)
+            };
+            paths.extend(ancestors(parent).filter(closed).map(<[u8]>::to_vec));
+        }
+        for (index, change) in self.changes.iter().enumerate() {
+            let stays = !change.makes_directory() && change.is(FileKind::Directory);
+            if self.selected[index] && stays {
+                paths.insert(change.path.clone());
+            }
+        }
+        if everything {
+            let moved = self.all.touched.iter();
+            let moved = moved.filter(|touched| touched.before.modified != touched.after.modified);
+            paths.extend(moved.map(|touched| touched.path.clone()));
+        }
+        let mut finished = BTreeMap::new();
+        for path in paths {
+            if self.whole.contains(&path[..]) || self.is_in_whole(&path) {
+                continue;
+            }
+            if let Some(entry) = self.end_of(&path) {
+                let times = !partly.contains(&path[..]) && self.layers_have(&path);
+                finished.insert(path, (entry, times));
+            }
+        }
+        finished
+    }
+
+    /// How a directory is in the end; `None` for one that is gone by then.
+    fn end_of(&self, path: &[u8]) -> Option<Entry> {
+        let change = find(self.changes, path);
+        if let Some(at) = change.filter(|at| self.selected[*at]) {
+            return match self.changes[at].is(FileKind::Directory) {
+                true => self.changes[at].after.clone(),
+                false => None,
+            };
+        }
+        let mut entry = self.before(path)?;
+        if let Some(touched) = self.touched(path) {
+            entry.modified = touched.after.modified;
+        }
+        let gone = |above: &[u8]| {
+            find(self.changes, above)
+                .is_some_and(|at| self.selected[at] && self.changes[at].takes_directory())
+        };
+        (!ancestors(path).any(gone)).then_some(entry)
+    }
+
+    fn layers_have(&self, path: &[u8]) -> bool {
+        self.touched(path).is_some()
+            || find(self.changes, path).is_some_and(|at| self.changes[at].is(FileKind::Directory))
+    }
+}
+
+/// The order in which files of a git directory must appear: what is pointed
+/// to before what points to it.
+fn rank(path: &[u8]) -> u8 {
+    let mut components = path.split(|&byte| byte == b'/');
+    if !components.any(|name| name == b".git") {
+        return 0;
+    }
+    let inside: Vec<&[u8]> = components.collect();
+    match inside[..] {
+        [] | [b"objects", ..] => 0,
+        [b"refs" | b"packed-refs" | b"logs", ..] => 2,
+        [b"HEAD" | b"index" | b"ORIG_HEAD" | b"FETCH_HEAD" | b"MERGE_HEAD"] => 3,
+        _ => 1,
+    }
+}
