@@ -85,6 +85,9 @@ _stockade() {
             stockade__subcmd__approvals,list)
                 cmd="stockade__subcmd__approvals__subcmd__list"
                 ;;
+            stockade__subcmd__approvals,show)
+                cmd="stockade__subcmd__approvals__subcmd__show"
+                ;;
             stockade__subcmd__approvals__subcmd__help,allow)
                 cmd="stockade__subcmd__approvals__subcmd__help__subcmd__allow"
                 ;;
@@ -96,6 +99,9 @@ _stockade() {
                 ;;
             stockade__subcmd__approvals__subcmd__help,list)
                 cmd="stockade__subcmd__approvals__subcmd__help__subcmd__list"
+                ;;
+            stockade__subcmd__approvals__subcmd__help,show)
+                cmd="stockade__subcmd__approvals__subcmd__help__subcmd__show"
                 ;;
             stockade__subcmd__help,approvals)
                 cmd="stockade__subcmd__help__subcmd__approvals"
@@ -163,6 +169,9 @@ _stockade() {
             stockade__subcmd__help__subcmd__approvals,list)
                 cmd="stockade__subcmd__help__subcmd__approvals__subcmd__list"
                 ;;
+            stockade__subcmd__help__subcmd__approvals,show)
+                cmd="stockade__subcmd__help__subcmd__approvals__subcmd__show"
+                ;;
             stockade__subcmd__help__subcmd__secret,list)
                 cmd="stockade__subcmd__help__subcmd__secret__subcmd__list"
                 ;;
@@ -217,7 +226,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__approvals)
-            opts="-h --json --help list allow deny help"
+            opts="-h --json --help list allow show deny help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -231,7 +240,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__approvals__subcmd__allow)
-            opts="-h --run --always --for --json --help"
+            opts="-h --run --always --for --force --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -263,7 +272,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__approvals__subcmd__help)
-            opts="list allow deny help"
+            opts="list allow show deny help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -332,7 +341,35 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__approvals__subcmd__help__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__approvals__subcmd__list)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__approvals__subcmd__show)
             opts="-h --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -499,7 +536,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__help__subcmd__approvals)
-            opts="list allow deny"
+            opts="list allow show deny"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -541,6 +578,20 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__help__subcmd__approvals__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__approvals__subcmd__show)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -13,6 +13,7 @@ pub mod git;
 pub mod hide;
 pub mod load;
 pub mod log;
+pub mod names;
 pub mod notice;
 pub mod outcome;
 pub mod policy_text;

@@ -52,6 +52,19 @@ fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> ProbeError {
     }
 }
 
+/// Whether a process outside can decide the calls that make names.
+fn supervised_names() -> Ability {
+    match stockade_sys::seccomp::can_notify() {
+        true => Ability::Yes,
+        false => Ability::No {
+            reason: "this kernel cannot hold system calls for a supervisor without repeating \
+                     them (SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, Linux 5.19)"
+                .to_owned(),
+            remedy: "use a newer kernel, or filesystem.workspace = \"review\"".to_owned(),
+        },
+    }
+}
+
 /// Everything that compiling `policy` for a command in `directory` needs.
 pub fn facts(
     policy: &Policy,
@@ -67,6 +80,7 @@ pub fn facts(
         kernel: kernel()?,
         landlock_abi: stockade_sys::landlock::abi(),
         user_namespaces: Ability::Yes,
+        supervised_names: supervised_names(),
         control_groups: control_groups(uid),
         uid,
         gid: getegid().as_raw(),

@@ -24,6 +24,7 @@ use stockade_walls::process::{self as process_wall, Embryo, Sandbox, Start};
 use crate::events::{Decision, Event, ObjectKind, RunId};
 use crate::load::{LoadError, Loaded, Selection, load};
 use crate::log::{Log, LogError};
+use crate::names::{NameSummary, Names};
 use crate::notice::Notices;
 use crate::outcome::{End, LimitHit, Outcome};
 use crate::probe::{self, ProbeError};
@@ -137,6 +138,8 @@ pub struct Finished {
     pub denials: Vec<Denial>,
     /// What the way out came to, if there was one.
     pub network: Option<NetworkSummary>,
+    /// What was done to names, where a process outside makes them.
+    pub names: Option<NameSummary>,
     /// The log could not take the end of the run.
     pub log_error: Option<LogError>,
     /// Why the run was ended before the command was, if stockade failed.
@@ -315,10 +318,12 @@ pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<F
     let clock = Instant::now();
     let mut supervised = supervision.run();
     let network = supervised.network.take();
+    let names = supervised.names.take();
     let outcome = outcome(planned, run.clone(), &supervised, clock.elapsed(), evidence);
     let mut finished = finish(planned, outcome, &supervised.last_words, &run, &log);
     finished.failure = supervised.failure.take();
     finished.network = network;
+    finished.names = names;
     // Now at the latest everything of the sandbox is gone.
     drop(supervised);
     Ok(finished)
@@ -348,12 +353,10 @@ fn gate(
         fail_at,
     };
     let embryo = prepared.launcher(plan)?;
-    let Prepared {
-        streams, signals, ..
-    } = prepared;
-    let refused = |error| {
-        let diagnosis = doctor::diagnose(&error, plan);
-        Refusal::Wall { error, diagnosis }
+    let (streams, signals) = (prepared.streams, prepared.signals);
+    let refused = |error| Refusal::Wall {
+        diagnosis: doctor::diagnose(&error, plan),
+        error,
     };
     let underway = process_wall::start(embryo, start).map_err(refused)?;
     // While the launcher works. A command whose run is not on record is not
@@ -384,6 +387,7 @@ fn gate(
         Some(opening) => Some(opening.open(request, planned, run, log, process, on_terminal)?),
         None => None,
     };
+    let names = names(&mut gate, planned, run);
     let out_of_memory = gate.out_of_memory().map_err(|error| Refusal::Wall {
         error,
         diagnosis: None,
@@ -402,9 +406,24 @@ fn gate(
         wall_time: plan.limits.wall_time_ms.map(Duration::from_millis),
         out_of_memory,
         way_out,
+        names,
         ended: None,
     };
     Ok((supervision, evidence))
+}
+
+/// What makes names for the sandbox, where its plan has that.
+fn names(gate: &mut process_wall::AtGate, planned: &Planned, run: &RunId) -> Option<Names> {
+    let listener = gate.names.take()?;
+    let architecture = planned.facts.architecture;
+    let state = &planned.loaded.state;
+    Some(Names::new(
+        listener,
+        &planned.plan,
+        architecture,
+        run,
+        state,
+    ))
 }
 
 /// Names the steps of the plan that showed nothing.
@@ -545,6 +564,7 @@ fn finish(
         outcome,
         denials,
         network: None,
+        names: None,
         log_error,
         failure: None,
     }

@@ -12,6 +12,7 @@ use stockade_sys::signal::{self, Sender, Signals};
 use stockade_walls::process::Sandbox;
 use stockade_walls::{self as walls, Report, Usage, WallError};
 
+use crate::names::{NameSummary, Names};
 use crate::outcome::{End, LimitHit};
 use crate::streams::{Input, Output, Wait};
 use crate::terminal::Terminals;
@@ -32,6 +33,8 @@ pub struct Supervision {
     /// Readable when the kernel killed a process because memory ran out.
     pub out_of_memory: Option<OwnedFd>,
     pub way_out: Option<WayOut>,
+    /// What makes names in the parts of the host that can be written.
+    pub names: Option<Names>,
     /// Set once the command is over; starts as `None`.
     pub ended: Option<(End, Usage)>,
 }
@@ -50,6 +53,8 @@ pub struct Supervised {
     pub usage: Usage,
     /// What the way out came to, if there was one.
     pub network: Option<NetworkSummary>,
+    /// What was done to names, where a process outside makes them.
+    pub names: Option<NameSummary>,
     /// The last that the command wrote as errors or on its terminal.
     pub last_words: Vec<u8>,
     /// Why supervision failed, if it did.
@@ -78,6 +83,7 @@ enum Source {
     Keys,
     Screen,
     WayOut(way_out::Source),
+    Names,
 }
 
 impl Supervision {
@@ -88,6 +94,10 @@ impl Supervision {
         let failure = self.relay().err();
         if failure.is_some() {
             self.sandbox.kill();
+        }
+        if self.names.as_ref().is_some_and(Names::is_serving) {
+            // The namer serves until the last process inside is reaped.
+            self.sandbox.wait();
         }
         let mut last_words = Vec::new();
         for output in &self.outputs {
@@ -102,6 +112,7 @@ impl Supervision {
             end,
             usage,
             network: self.way_out.map(WayOut::finish),
+            names: self.names.map(Names::finish),
             last_words,
             failure,
         }
@@ -151,6 +162,14 @@ impl Supervision {
                     Source::WayOut(source) => {
                         if let Some(way_out) = &mut self.way_out {
                             way_out.advance(source);
+                        }
+                    }
+                    Source::Names => {
+                        if let Some(names) = &mut self.names
+                            && self.ended.is_none()
+                        {
+                            let init = self.sandbox.init();
+                            names.advance(init).map_err(system("the namer"))?;
                         }
                     }
                     other => self.advance(other, events).map_err(system("relay"))?,
@@ -233,6 +252,12 @@ impl Supervision {
                 sources.push(Source::OutOfMemory);
                 descriptors.push(PollFd::new(event, PollFlags::IN));
             }
+        }
+        if self.ended.is_none()
+            && let Some(waits) = self.names.as_ref().and_then(Names::waits_for)
+        {
+            sources.push(Source::Names);
+            descriptors.push(PollFd::from_borrowed_fd(waits, PollFlags::IN));
         }
         if let Some(way_out) = &self.way_out {
             for (source, descriptor) in way_out.waits_for() {

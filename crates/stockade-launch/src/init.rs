@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use stockade_sys::process::{self, Change, SignalTarget, Spawn};
 use stockade_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stockade_sys::rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat, statvfs};
+use stockade_sys::rustix::fs::{Access, AtFlags, CWD, Mode, accessat, statvfs};
 use stockade_sys::rustix::io::Errno;
 use stockade_sys::rustix::process::{
     WaitId, WaitIdOptions, ioctl_tiocsctty, setpgid, setsid, umask, waitid,
@@ -39,6 +39,8 @@ pub(crate) struct Inheritance {
     pub(crate) terminal: Option<OwnedFd>,
     /// On which somebody outside asks for sockets.
     pub(crate) supply: Option<OwnedFd>,
+    /// The sandbox's own /dev/null, where a stream leads there.
+    pub(crate) null: Option<OwnedFd>,
 }
 
 /// Runs the command and reports its end.
@@ -48,7 +50,11 @@ pub(crate) fn run(
     streams: [Stream; 3],
     inheritance: Inheritance,
 ) -> io::Result<()> {
-    let Inheritance { terminal, supply } = inheritance;
+    let Inheritance {
+        terminal,
+        supply,
+        null,
+    } = inheritance;
     let signals = signal::Signals::take_over(&[signal::CHILD])?;
     // Without a session of its own a command that gets a terminal could type
     // into another session's.
@@ -58,7 +64,7 @@ pub(crate) fn run(
     if let Some(terminal) = &terminal {
         ioctl_tiocsctty(terminal)?;
     }
-    let command = match start(assignment, streams, terminal.as_ref()) {
+    let command = match start(assignment, streams, terminal.as_ref(), null) {
         Ok(command) => command,
         Err(error) => {
             let errno = error.raw_os_error().unwrap_or(0);
@@ -131,28 +137,24 @@ fn start(
     assignment: &Assignment,
     streams: [Stream; 3],
     terminal: Option<&OwnedFd>,
+    null: Option<OwnedFd>,
 ) -> io::Result<u32> {
     umask(Mode::from_raw_mode(assignment.umask));
     let program = Program::of(assignment).ok_or(Errno::INVAL)?;
     match terminal {
-        Some(terminal) => start_on_terminal(streams, terminal, &program),
-        None => start_on_pipes(streams, &program),
+        Some(terminal) => start_on_terminal(streams, terminal, null.as_ref(), &program),
+        None => start_on_pipes(streams, null.as_ref(), &program),
     }
 }
 
-fn start_on_pipes(streams: [Stream; 3], program: &Program) -> io::Result<u32> {
-    let null = match streams.contains(&Stream::Null) {
-        true => Some(openat(
-            CWD,
-            "/dev/null",
-            OFlags::RDWR | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?),
-        false => None,
-    };
+fn start_on_pipes(
+    streams: [Stream; 3],
+    null: Option<&OwnedFd>,
+    program: &Program,
+) -> io::Result<u32> {
     let mut numbers = [-1; 3];
     for (number, stream) in numbers.iter_mut().zip(streams) {
-        *number = match (stream, &null) {
+        *number = match (stream, null) {
             (Stream::Descriptor(source), _) => source,
             (Stream::Null, Some(null)) => null.as_raw_fd(),
             _ => return Err(Errno::BADF.into()),
@@ -178,6 +180,7 @@ fn start_on_pipes(streams: [Stream; 3], program: &Program) -> io::Result<u32> {
 fn start_on_terminal(
     streams: [Stream; 3],
     terminal: &OwnedFd,
+    null: Option<&OwnedFd>,
     program: &Program,
 ) -> io::Result<u32> {
     use stockade_sys::rustix::pipe::{PipeFlags, pipe_with};
@@ -185,7 +188,7 @@ fn start_on_terminal(
     match process::fork()? {
         None => {
             drop(status);
-            let error = match prepare_command(streams, terminal) {
+            let error = match prepare_command(streams, terminal, null) {
                 Err(error) => error,
                 Ok(()) => program
                     .each(|path, arguments| -> io::Result<u32> {
@@ -210,7 +213,11 @@ fn start_on_terminal(
     }
 }
 
-fn prepare_command(streams: [Stream; 3], terminal: &OwnedFd) -> io::Result<()> {
+fn prepare_command(
+    streams: [Stream; 3],
+    terminal: &OwnedFd,
+    null: Option<&OwnedFd>,
+) -> io::Result<()> {
     setpgid(None, None)?;
     signal::ignore(signal::TERMINAL_OUTPUT);
     terminal::set_foreground(terminal.as_fd(), std::process::id())?;
@@ -219,8 +226,7 @@ fn prepare_command(streams: [Stream; 3], terminal: &OwnedFd) -> io::Result<()> {
             Stream::Descriptor(source) => process::become_standard(source, number)?,
             Stream::Terminal => process::become_standard(terminal.as_raw_fd(), number)?,
             Stream::Null => {
-                let flags = OFlags::RDWR | OFlags::CLOEXEC;
-                let null = openat(CWD, "/dev/null", flags, Mode::empty())?;
+                let null = null.ok_or(Errno::BADF)?;
                 process::become_standard(null.as_raw_fd(), number)?;
             }
         }

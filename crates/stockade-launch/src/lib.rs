@@ -88,7 +88,9 @@ fn run(control: BorrowedFd<'_>, birth: &Birth) -> io::Result<()> {
         }
     };
     hand_over(control, evidence, launcher.take_attached())?;
+    let null = launcher.take_null();
     let inheritance = init::Inheritance {
+        null,
         terminal: launcher.take_terminal(),
         supply: launcher.take_supply(),
     };

@@ -26,6 +26,10 @@ pub(crate) struct Launcher<'a> {
     listeners: Listeners,
     /// Why the network of the host could not be left.
     network: Option<io::Error>,
+    /// Where the calls arrive that a process outside decides.
+    names: Option<OwnedFd>,
+    /// Opened before that, because it is opened for writing.
+    null: Option<OwnedFd>,
 }
 
 impl<'a> Launcher<'a> {
@@ -36,6 +40,8 @@ impl<'a> Launcher<'a> {
             view: View::default(),
             listeners: Listeners::default(),
             network: None,
+            names: None,
+            null: None,
         }
     }
 
@@ -54,13 +60,18 @@ impl<'a> Launcher<'a> {
     pub(crate) fn take_attached(&mut self) -> Vec<(Attached, OwnedFd)> {
         let terminal = self.view.terminal_master.take();
         let terminal = terminal.map(|master| (Attached::Terminal, master));
+        let names = self.names.take().map(|names| (Attached::Names, names));
         let listeners = self.listeners.take_opened().into_iter();
         let listeners = listeners.map(|(index, socket)| (Attached::Listener(index), socket));
-        terminal.into_iter().chain(listeners).collect()
+        terminal.into_iter().chain(names).chain(listeners).collect()
     }
 
     pub(crate) fn take_supply(&mut self) -> Option<OwnedFd> {
         self.listeners.take_supply()
+    }
+
+    pub(crate) fn take_null(&mut self) -> Option<OwnedFd> {
+        self.null.take()
     }
 
     pub(crate) fn take_terminal(&mut self) -> Option<OwnedFd> {
@@ -87,7 +98,13 @@ impl<'a> Launcher<'a> {
             Action::Listen { listeners } => self
                 .listeners
                 .open(listeners, |directory| self.view.make_place(directory)),
-            Action::EnterDirectory { path } => enter_directory(path),
+            Action::EnterDirectory { path } => {
+                if self.streams.contains(&Stream::Null) {
+                    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+                    self.null = Some(openat(CWD, "/dev/null", flags, Mode::empty())?);
+                }
+                enter_directory(path)
+            }
             Action::ResourceLimits { limits } => resource_limits(limits),
             Action::Processors { processors } => keep_to_processors(processors),
             Action::NoNestedNamespaces => no_nested_namespaces(),
@@ -107,10 +124,20 @@ impl<'a> Launcher<'a> {
                 restrict(handled, rules, self.view.take_old_root())
             }
             Action::Seccomp { program } => filter(program),
+            Action::SuperviseNames { program } => self.supervise_names(program),
             view_step => {
                 let terminal = self.streams.contains(&Stream::Terminal);
                 self.view.apply(view_step, terminal)
             }
+        }
+    }
+
+    /// From here on a call that makes a name waits for the supervisor.
+    fn supervise_names(&mut self, program: &[(u16, u8, u8, u32)]) -> io::Result<String> {
+        self.names = Some(seccomp::install_with_listener(&instructions(program))?);
+        match seccomp::is_filtered() {
+            true => Ok("calls that make names wait for a process outside".into()),
+            false => Err(io::Error::other("the filter is not in force")),
         }
     }
 
@@ -300,8 +327,8 @@ fn restrict(
     }
 }
 
-fn filter(program: &[(u16, u8, u8, u32)]) -> io::Result<String> {
-    let program: Vec<seccomp::Instruction> = program
+fn instructions(program: &[(u16, u8, u8, u32)]) -> Vec<seccomp::Instruction> {
+    program
         .iter()
         .map(
             |&(code, jump_true, jump_false, operand)| seccomp::Instruction {
@@ -311,7 +338,11 @@ fn filter(program: &[(u16, u8, u8, u32)]) -> io::Result<String> {
                 operand,
             },
         )
-        .collect();
+        .collect()
+}
+
+fn filter(program: &[(u16, u8, u8, u32)]) -> io::Result<String> {
+    let program = instructions(program);
     seccomp::install(&program)?;
     let answer = seccomp::refused_call();
     let refused = [Errno::NOSYS.raw_os_error(), Errno::PERM.raw_os_error()];

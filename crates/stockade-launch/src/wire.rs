@@ -155,6 +155,9 @@ pub enum Action {
     Seccomp {
         program: Vec<(u16, u8, u8, u32)>,
     },
+    SuperviseNames {
+        program: Vec<(u16, u8, u8, u32)>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -221,6 +224,8 @@ pub enum StoreFormat {
 pub enum Attached {
     /// Master side of the private terminal.
     Terminal,
+    /// Where the calls arrive that a process outside decides.
+    Names,
     /// A socket of the listener with this index in the step that opens them.
     Listener(u32),
 }

@@ -368,6 +368,7 @@ impl Canonical for Action {
             }
             Self::StartEgress => variant!(encoder, 32),
             Self::TestEgress => variant!(encoder, 33),
+            Self::SuperviseNames { program } => variant!(encoder, 39, program),
             Self::LocalRoutes => variant!(encoder, 34),
             Self::Redirect => variant!(encoder, 35),
             Self::Listen { listeners } => variant!(encoder, 36, listeners),

@@ -80,6 +80,9 @@ pub struct Facts {
     /// Landlock ABI (landlock(7)); 0 when the kernel has none.
     pub landlock_abi: u32,
     pub user_namespaces: Ability,
+    /// Whether a process outside can decide the calls that make names
+    /// (seccomp_unotify(2), with SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV).
+    pub supervised_names: Ability,
     pub control_groups: ControlGroups,
     pub uid: u32,
     pub gid: u32,

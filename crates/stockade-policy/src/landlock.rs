@@ -145,6 +145,17 @@ pub fn write_rights(abi: u32, object: Object) -> u64 {
     read_rights(abi, object) | (rights & handled(abi).fs)
 }
 
+/// Rights of a rule for a part that is written through a process outside:
+/// nothing that makes, opens for writing or takes away a name but a socket's,
+/// in which nothing can be planted.
+pub fn supervised_rights(abi: u32, object: Object) -> u64 {
+    let sockets = match object {
+        Object::Directory => FS_MAKE_SOCK,
+        Object::File | Object::Device => 0,
+    };
+    read_rights(abi, object) | (sockets & handled(abi).fs)
+}
+
 /// Rights of a rule for a directory of devices, such as the private /dev/pts.
 pub fn device_directory_rights(abi: u32) -> u64 {
     let rights = FS_READ_DIR | FS_READ_FILE | FS_WRITE_FILE | FS_TRUNCATE | FS_IOCTL_DEV;

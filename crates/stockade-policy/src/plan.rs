@@ -217,6 +217,11 @@ pub enum Action {
     /// user.max_user_namespaces = 0 in the new user namespace.
     NoNestedNamespaces,
     NoNewPrivileges,
+    /// Program of `struct sock_filter` whose held calls a process outside
+    /// decides (seccomp_unotify(2)); the listener goes to the supervisor.
+    SuperviseNames {
+        program: Vec<Instruction>,
+    },
     Landlock(Landlock),
     DropCapabilities,
     /// Program of `struct sock_filter` (seccomp(2)).

@@ -6,6 +6,7 @@
 //! them. A test compares the two and, with UPDATE_EXPECT=1, writes them anew.
 
 pub mod assemble;
+pub mod names;
 pub mod rules;
 pub mod simulate;
 

@@ -10,6 +10,7 @@ pub use rustix;
 pub mod entry;
 pub mod hostile;
 pub mod landlock;
+pub mod lease;
 pub mod message;
 pub mod mount;
 pub mod network;

@@ -65,6 +65,26 @@ pub fn drop_all_capabilities() -> io::Result<()> {
     }
 }
 
+/// Drops every capability of the calling thread but the one that looks into
+/// other processes (CAP_SYS_PTRACE): above all those that override what a
+/// file's owner and mode say.
+pub fn keep_only_tracing() -> io::Result<()> {
+    let held = capabilities(None)?.permitted;
+    let kept = CapabilitySet::SYS_PTRACE & held;
+    clear_ambient_capability_set()?;
+    let sets = CapabilitySets {
+        effective: kept,
+        permitted: kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, sets)?;
+    if capabilities(None)? == sets {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
 fn empty_bounding_set() -> io::Result<()> {
     // The first number that the kernel does not know ends the list.
     for bit in 0..64 {

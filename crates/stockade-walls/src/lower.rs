@@ -4,8 +4,8 @@
 use stockade_launch::wire;
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{
-    Access, Action, Cover, Listener, MaskPath, PROXY_PORT, Plan, Resource, StandIn, StandInKind,
-    Step, StoreFormat, TRANSPARENT_PORT,
+    Access, Action, Cover, Instruction, Listener, MaskPath, PROXY_PORT, Plan, Resource, StandIn,
+    StandInKind, Step, StoreFormat, TRANSPARENT_PORT,
 };
 
 /// The steps that the launcher performs; those of the supervisor are left out.
@@ -92,10 +92,10 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
                 .collect(),
         },
         Action::Seccomp { program } => wire::Action::Seccomp {
-            program: program
-                .iter()
-                .map(|one| (one.code, one.jump_true, one.jump_false, one.operand))
-                .collect(),
+            program: instructions(program),
+        },
+        Action::SuperviseNames { program } => wire::Action::SuperviseNames {
+            program: instructions(program),
         },
         Action::NewRoot
         | Action::PrivateStorage { .. }
@@ -112,6 +112,13 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         | Action::Masks { .. }
         | Action::EnterRoot => return view_action(action),
     })
+}
+
+fn instructions(program: &[Instruction]) -> Vec<(u16, u8, u8, u32)> {
+    program
+        .iter()
+        .map(|one| (one.code, one.jump_true, one.jump_false, one.operand))
+        .collect()
 }
 
 /// The actions that build the view.

@@ -76,6 +76,8 @@ pub struct AtGate {
     /// Sockets of the sandbox, in the order of the plan's [`Action::Listen`];
     /// one listener may have several, for instance one for each family.
     pub listeners: Vec<(Listener, OwnedFd)>,
+    /// Where the calls arrive that make names ([`Action::SuperviseNames`]).
+    pub names: Option<OwnedFd>,
 }
 
 /// What shows that a step of the plan took effect.
@@ -212,6 +214,7 @@ pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<Underway, W
         evidence: Vec::with_capacity(plan.steps.len()),
         terminal: None,
         listeners: Vec::new(),
+        names: None,
     };
     gate.supervise(plan, embryo.mapped, start.fail_at)?;
     gate.sandbox.begin(&assignment)?;
@@ -395,6 +398,7 @@ impl AtGate {
         for (attached, descriptor) in attached.iter().zip(descriptors) {
             match attached {
                 Attached::Terminal => self.terminal = Some(descriptor),
+                Attached::Names => self.names = Some(descriptor),
                 Attached::Listener(index) => {
                     let listener = planned.unwrap_or_default().get(*index as usize);
                     let listener = listener.ok_or_else(|| {
@@ -455,6 +459,11 @@ impl Sandbox {
     /// The next report; `None` when the launcher is gone.
     pub fn receive(&self) -> Result<Option<Report>, WallError> {
         self.receive_with_descriptors().map(|(report, _)| report)
+    }
+
+    /// Names the sandbox's init, whatever becomes of its id.
+    pub fn init(&self) -> BorrowedFd<'_> {
+        self.child.as_fd()
     }
 
     /// Sends a signal to the command.

@@ -7,8 +7,10 @@
 pub mod apply;
 pub mod change;
 pub mod diff;
+pub mod holds;
 pub mod journal;
 pub mod merge;
+pub mod namer;
 mod renames;
 pub mod stack;
 mod text;

@@ -134,6 +134,15 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
+/// Children whose argument list begins with this.
+fn children_called(pid: u32, name: &str) -> Vec<u32> {
+    let is_called = |child: &u32| {
+        fs::read(format!("/proc/{child}/cmdline"))
+            .is_ok_and(|text| text.starts_with(name.as_bytes()))
+    };
+    children(pid).into_iter().filter(is_called).collect()
+}
+
 #[test]
 fn no_step_may_fail_by_default() {
     no_step_may_fail(&World::new(), &[]);
@@ -224,12 +233,29 @@ fn nothing_outlives_a_killed_front() {
 }
 
 #[test]
+fn a_killed_namer_ends_the_run() {
+    let world = World::new();
+    let needle = needle(3);
+    let front = start(&world, &needle);
+    assert!(within(PATIENCE, || world.project.join("started").exists()));
+    let namers = children_called(front.id(), "stockade-namer");
+    assert_eq!(namers.len(), 1, "{namers:?}");
+    kill(namers[0]);
+    let output = front.wait_with_output().unwrap();
+    assert_ne!(output.status.code(), Some(0), "{output:?}");
+    assert!(
+        within(SURVIVAL_MAX, || processes_with(&needle).is_empty()),
+        "something is left"
+    );
+}
+
+#[test]
 fn a_killed_launcher_ends_the_run() {
     let world = World::new();
     let needle = needle(2);
     let front = start(&world, &needle);
     assert!(within(PATIENCE, || world.project.join("started").exists()));
-    let launchers = children(front.id());
+    let launchers = children_called(front.id(), "stockade-init");
     assert_eq!(launchers.len(), 1, "{launchers:?}");
     kill(launchers[0]);
     let output = front.wait_with_output().unwrap();

@@ -278,6 +278,10 @@ fn a_run_that_plants_a_policy_gains_nothing() {
     let script = "printf 'version = 1\\n[filesystem]\\nread = [\"~/data\"]\\n' > stockade.toml; \
                   stockade trust --yes";
     world.sh(script);
+    assert!(!world.project.join("stockade.toml").exists(), "it is held");
+    world
+        .outside_sh(&script.replace("stockade trust --yes", "true"))
+        .ok();
     let run = stockade(&world, &["run", "--", "true"]);
     assert_eq!(
         run.status.code(),

@@ -66,6 +66,7 @@ pub(crate) fn facts() -> Facts {
         kernel: (6, 12),
         landlock_abi: 7,
         user_namespaces: Ability::Yes,
+        supervised_names: Ability::Yes,
         control_groups: ControlGroups::None {
             reason: "no delegated control group".to_owned(),
             remedy: "run below `systemd-run --user --scope`".to_owned(),

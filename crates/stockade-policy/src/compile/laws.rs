@@ -11,7 +11,10 @@ use crate::decide::{Decision, Question, decide};
 use crate::digest::digest;
 use crate::facts::{Facts, HiddenMatch, PathKind};
 use crate::guarantee::Guarantee;
-use crate::landlock::{FS_READ_DIR, FS_READ_FILE, FS_WRITE_FILE};
+use crate::landlock::{
+    FS_MAKE_DIR, FS_MAKE_FIFO, FS_MAKE_REG, FS_MAKE_SYM, FS_READ_DIR, FS_READ_FILE, FS_REFER,
+    FS_REMOVE_DIR, FS_REMOVE_FILE, FS_TRUNCATE, FS_WRITE_FILE,
+};
 use crate::path::AbsolutePath;
 use crate::plan::{Access, Action, Form, Plan};
 use crate::policy::{HidePattern, Policy};
@@ -26,6 +29,9 @@ struct Lowered {
     /// Handled rights, and rights by path.
     landlock: Option<(u64, BTreeMap<AbsolutePath, u64>)>,
     namespaces: bool,
+    /// A process outside makes the names of the host's parts: what it is told
+    /// of them.
+    supervised: Option<BTreeMap<AbsolutePath, Access>>,
 }
 
 enum Mount {
@@ -40,6 +46,7 @@ impl Lowered {
             masks: Vec::new(),
             landlock: None,
             namespaces: plan.form == Form::Namespaces,
+            supervised: None,
         };
         for step in &plan.steps {
             match &step.action {
@@ -70,6 +77,11 @@ impl Lowered {
                 }
                 Action::PrivateDirectory { path, .. } | Action::File { path, .. } => {
                     lowered.mounts.insert(path.clone(), Mount::Own);
+                }
+                Action::SuperviseNames { .. } => {
+                    let areas = plan.grants.iter().filter(|grant| !grant.private);
+                    let areas = areas.map(|grant| (grant.path.clone(), grant.access));
+                    lowered.supervised = Some(areas.collect());
                 }
                 Action::Masks { paths } => {
                     lowered
@@ -121,7 +133,12 @@ impl Lowered {
             has(FS_WRITE_FILE),
         ) {
             (true, true) => Some(Access::Write),
-            (true, false) => Some(Access::Read),
+            // The process outside writes, where a write grant is the nearest.
+            (true, false) => {
+                let areas = self.supervised.as_ref();
+                let area = areas.and_then(|areas| nearest(areas, path)).copied();
+                Some(area.unwrap_or(Access::Read))
+            }
             _ => None,
         }
     }
@@ -225,6 +242,24 @@ proptest! {
                 let write = permits(&plan, Question::Write(place.clone()));
                 prop_assert_eq!(write, access == Some(Access::Write), "{}", place);
             }
+        }
+    }
+
+    #[test]
+    fn where_names_are_made_outside_nobody_inside_can_make_one(case in case()) {
+        let Ok(plan) = compiled(&case.policy, &case.facts) else { return Ok(()) };
+        let lowered = Lowered::of(&plan);
+        let Some((_, rules)) = &lowered.landlock else { return Ok(()) };
+        if lowered.supervised.is_none() { return Ok(()) }
+        let changes = FS_WRITE_FILE | FS_MAKE_REG | FS_MAKE_DIR | FS_MAKE_SYM | FS_MAKE_FIFO
+            | FS_REMOVE_FILE | FS_REMOVE_DIR | FS_REFER | FS_TRUNCATE;
+        for (place, mount) in &lowered.mounts {
+            if !matches!(mount, Mount::Host(Access::Write)) { continue }
+            let granted = std::iter::once(place.as_bytes())
+                .chain(place.ancestors())
+                .filter_map(|above| rules.get(above))
+                .fold(0, |granted, allowed| granted | allowed);
+            prop_assert_eq!(granted & changes, 0, "{}", place);
         }
     }
 

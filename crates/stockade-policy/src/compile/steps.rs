@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::facts::Facts;
+use crate::facts::{Ability, Facts, PathKind};
 use crate::guarantee::Guarantee::{self, *};
 use crate::landlock::{self, Object, Rights};
 use crate::network::rules::Capture;
@@ -338,6 +338,14 @@ impl StepList {
             let ruleset = landlock_ruleset(policy, facts, view);
             self.push("confine.landlock", Action::Landlock(ruleset), holds);
         }
+        if supervises_names(policy, facts, &view.entries) {
+            let program = seccomp::names::program(facts.architecture);
+            self.push(
+                "confine.names",
+                Action::SuperviseNames { program },
+                &[FS2, FS4],
+            );
+        }
         let mut program = match policy.form {
             Form::Namespaces => Vec::new(),
             Form::LandlockOnly => {
@@ -393,12 +401,17 @@ fn landlock_ruleset(policy: &Policy, facts: &Facts, view: &View) -> Landlock {
         handled_fs: fs,
         handled_net: net,
         scoped,
-        rules: landlock_rules(policy, abi, &view.entries),
+        rules: landlock_rules(policy, facts, &view.entries),
     }
 }
 
-fn landlock_rules(policy: &Policy, abi: u32, entries: &Entries) -> Vec<LandlockRule> {
+fn landlock_rules(policy: &Policy, facts: &Facts, entries: &Entries) -> Vec<LandlockRule> {
+    let abi = facts.landlock_abi;
     let mut rules = Vec::with_capacity(entries.len() + 1);
+    let names = match supervises_names(policy, facts, entries) {
+        true => Names::Supervised,
+        false => Names::Native,
+    };
     if policy.form == Form::Namespaces {
         // All that can be listed is what the view itself holds.
         let allowed = landlock::FS_READ_DIR & landlock::handled(abi).fs;
@@ -408,11 +421,17 @@ fn landlock_rules(policy: &Policy, abi: u32, entries: &Entries) -> Vec<LandlockR
         });
     }
     for (path, entry) in entries {
-        let allowed = rights(abi, entry);
+        let names_of = |path: &AbsolutePath| match is_device(facts, path) {
+            true => Names::Native,
+            false => names_in(path, names, entries),
+        };
+        let allowed = rights(abi, names_of(path), entry);
         let above = path
             .ancestors()
-            .find_map(|above| entries.get(above))
-            .map_or(0, |entry| rights(abi, entry));
+            .find_map(|above| entries.get_key_value(above))
+            .map_or(0, |(path, entry)| {
+                rights(abi, names_in(path, names, entries), entry)
+            });
         if allowed & !above != 0 {
             rules.push(LandlockRule {
                 path: path.clone(),
@@ -423,7 +442,63 @@ fn landlock_rules(policy: &Policy, abi: u32, entries: &Entries) -> Vec<LandlockR
     rules
 }
 
-fn rights(abi: u32, entry: &Entry) -> u64 {
+/// Who makes names at an entry. Rights hold for everything below a directory,
+/// whatever is mounted there, so those of a private directory around a part of
+/// the host would be rights in that part.
+fn names_in(path: &AbsolutePath, names: Names, entries: &Entries) -> Names {
+    match entries.get(path) {
+        Some(Entry::Private { .. }) if !is_around_host(path, entries) => Names::Native,
+        _ => names,
+    }
+}
+
+fn is_around_host(path: &AbsolutePath, entries: &Entries) -> bool {
+    entries
+        .iter()
+        .any(|(below, entry)| below != path && below.is_within(path) && is_host_written(entry))
+}
+
+fn is_host_written(entry: &Entry) -> bool {
+    matches!(
+        entry,
+        Entry::Host {
+            access: Access::Write,
+            ..
+        }
+    )
+}
+
+/// Whether a path of the host is a device or the like: opening it for writing
+/// makes and changes no file.
+fn is_device(facts: &Facts, path: &AbsolutePath) -> bool {
+    let fact = facts.paths.get(path);
+    fact.is_some_and(|fact| fact.resolved_kind == Some(PathKind::Other))
+}
+
+/// Who makes names in the parts of the host that can be written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Names {
+    /// Whoever is inside.
+    Native,
+    /// A process outside: Landlock refuses everybody else.
+    Supervised,
+}
+
+/// First Landlock ABI that knows truncation, without which a name's content
+/// could be taken away (landlock(7)).
+const LANDLOCK_ABI_TRUNCATE: u32 = 3;
+
+/// Whether the names of the host's parts that can be written are made by a
+/// process outside. A sandbox inside could hold no listener of its own then,
+/// so not around one.
+pub(super) fn supervises_names(policy: &Policy, facts: &Facts, entries: &Entries) -> bool {
+    policy.nested_sandbox.is_none()
+        && facts.landlock_abi >= LANDLOCK_ABI_TRUNCATE
+        && facts.supervised_names == Ability::Yes
+        && entries.values().any(is_host_written)
+}
+
+fn rights(abi: u32, names: Names, entry: &Entry) -> u64 {
     let object = |directory| match directory {
         true => Object::Directory,
         false => Object::File,
@@ -436,8 +511,14 @@ fn rights(abi: u32, entry: &Entry) -> u64 {
         Entry::Host {
             access: Access::Write,
             directory,
-        } => landlock::write_rights(abi, object(*directory)),
-        Entry::Private { .. } => landlock::write_rights(abi, Object::Directory),
+        } => match names {
+            Names::Native => landlock::write_rights(abi, object(*directory)),
+            Names::Supervised => landlock::supervised_rights(abi, object(*directory)),
+        },
+        Entry::Private { .. } => match names {
+            Names::Native => landlock::write_rights(abi, Object::Directory),
+            Names::Supervised => landlock::supervised_rights(abi, Object::Directory),
+        },
         Entry::Device { .. } => landlock::write_rights(abi, Object::Device),
         Entry::Terminals => landlock::device_directory_rights(abi),
         Entry::Proc => (landlock::FS_READ_FILE | landlock::FS_READ_DIR) & landlock::handled(abi).fs,

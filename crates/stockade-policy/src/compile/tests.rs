@@ -107,6 +107,7 @@ fn an_ordinary_user() {
             confine.no-new-privileges
             confine.capabilities
             confine.landlock
+            confine.names
             confine.system-calls
             mask /etc/shadow credential.shadow
             mask /proc/key-users built-in.keys
@@ -173,6 +174,7 @@ fn root_with_control_groups() {
             confine.no-new-privileges
             confine.capabilities
             confine.landlock
+            confine.names
             confine.system-calls
             mask /etc/shadow credential.shadow
             mask /proc/key-users built-in.keys
@@ -273,6 +275,7 @@ fn landlock_only_says_what_it_loses() {
             confine.no-new-privileges
             confine.capabilities
             confine.landlock
+            confine.names
             confine.system-calls
             FS1 loses: that a path exists is visible, and so are the processes in /proc
             FS3 loses: 1 credential places are withheld only by their permission bits

@@ -1,4 +1,5 @@
-//! `stockade approvals`: answers what runs ask about, from another terminal.
+//! `stockade approvals`: answers what runs ask about, from another terminal,
+//! and what they left that would run later.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -14,24 +15,31 @@ use stockade_engine::state::{Places, StateDirectory};
 use stockade_engine::way_out::ask_name;
 use stockade_policy::path::printable;
 
+use super::holds;
 use crate::exit::ExitCode;
 
-/// Show and answer what running commands want to reach
+/// Show and answer what commands want to reach, and what is held of what they wrote
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Show and answer what running commands want to reach.\n\n\
+    long_about = "Show and answer what commands want to reach, and what is held of what they wrote.\n\n\
         With `approval.network = \"ask\"` a connection to a host that no rule names is held for \
         at most a minute while you decide. A run on a terminal asks there; every run can be \
         answered here. What is shown of the command comes from inside the sandbox and is not \
         verified; the destination is. Cloud metadata services, the loopback and other places \
-        beyond any rule are never asked about.",
+        beyond any rule are never asked about.\n\n\
+        What a run writes to a guarded name (git hooks, CI steps, editor tasks, agent \
+        configuration) would run later, outside. It is held: the run goes on, the project is as it \
+        was, and here you put it in place or throw it away, now or later.",
     after_long_help = "Examples:\n  \
         stockade approvals                            what is waiting now\n  \
         stockade approvals allow 3f9k2m7x0abc-4       let this one request through\n  \
         stockade approvals allow 3f9k-4 --run         this destination until the run ends\n  \
         stockade approvals allow 3f9k-4 --always --for 7d\n                                                \
         in every run, as a rule with expiry in your own policy file\n  \
-        stockade approvals deny 3f9k-4                do not ask again in this run\n\n\
+        stockade approvals deny 3f9k-4                do not ask again in this run\n  \
+        stockade approvals show 3f9k-h1               what a run wrote to a guarded name\n  \
+        stockade approvals allow 3f9k-h1              put it in place\n  \
+        stockade approvals deny 3f9k-h1               throw it away\n\n\
         Exit code: 0, or 1 when nobody waited for the answer any more."
 )]
 pub struct Args {
@@ -64,6 +72,14 @@ enum Action {
             default_value = "30d"
         )]
         lifetime: String,
+        /// Put a held file in place although the one in the project changed
+        #[arg(long)]
+        force: bool,
+    },
+    /// Show what is held of what a run wrote
+    Show {
+        /// As `stockade approvals` shows it
+        id: String,
     },
     /// Refuse a waiting request, and all later ones to it in this run
     Deny {
@@ -81,13 +97,21 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
             run,
             always,
             lifetime,
+            force,
         }) => {
+            if holds::is_hold(id) {
+                return holds::answer(&state, id, true, *force, arguments.json);
+            }
             let choice = match (run, always) {
                 (_, true) => Choice::Always,
                 (true, false) => Choice::Run,
                 (false, false) => Choice::Once,
             };
             answer(&state, id, choice, Some(seconds(lifetime)?), arguments.json)
+        }
+        Some(Action::Show { id }) => holds::show(&state, id),
+        Some(Action::Deny { id }) if holds::is_hold(id) => {
+            holds::answer(&state, id, false, false, arguments.json)
         }
         Some(Action::Deny { id }) => answer(&state, id, Choice::Deny, None, arguments.json),
     }
@@ -114,6 +138,7 @@ fn list(state: &StateDirectory, as_json: bool) -> anyhow::Result<ExitCode> {
             Err(error) => crate::show::line(&format!("stockade: {error}")),
         }
     }
+    let held = holds::all(state)?;
     let mut output = io::stdout().lock();
     if as_json {
         let waiting: Vec<_> = waiting
@@ -123,9 +148,10 @@ fn list(state: &StateDirectory, as_json: bool) -> anyhow::Result<ExitCode> {
                 json!({"id": id, "run": run, "held": held})
             })
             .collect();
-        let value = json!({"version": 1, "waiting": waiting});
+        let held: Vec<_> = held.iter().map(holds::value).collect();
+        let value = json!({"version": 1, "waiting": waiting, "holds": held});
         writeln!(output, "{value}")?;
-    } else if waiting.is_empty() {
+    } else if waiting.is_empty() && held.is_empty() {
         writeln!(output, "Nothing is waiting for an answer.")?;
     } else {
         waiting.sort_by(|(_, one), (_, other)| one.domain.cmp(&other.domain));
@@ -136,6 +162,12 @@ fn list(state: &StateDirectory, as_json: bool) -> anyhow::Result<ExitCode> {
                 domain = Some(&held.domain);
             }
             write!(output, "{}", row(run, held))?;
+        }
+        if !held.is_empty() {
+            writeln!(output, "Held, until you allow or deny it:")?;
+        }
+        for meta in &held {
+            write!(output, "{}", holds::row(meta))?;
         }
     }
     Ok(ExitCode::SUCCESS)

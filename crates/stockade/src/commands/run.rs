@@ -228,6 +228,9 @@ fn say_how_it_ended(finished: &Finished) {
     if let Some(network) = &finished.network {
         super::network::say(network);
     }
+    if let Some(names) = &finished.names {
+        super::names::say(names);
+    }
     if let Some(failure) = &finished.failure {
         show::line(&format!(
             "stockade: the run was ended because stockade failed: {failure}"
@@ -254,6 +257,7 @@ fn report_json(planned: &Planned, finished: &Finished) -> anyhow::Result<serde_j
     if let Some(object) = report.as_object_mut() {
         object.insert("denials".into(), serde_json::to_value(denials)?);
         object.insert("network".into(), serde_json::to_value(&finished.network)?);
+        object.insert("workspace".into(), serde_json::to_value(&finished.names)?);
     }
     Ok(report)
 }
