@@ -12,8 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use rustix::fs::{Mode, OFlags};
-
+use crate::apply::access::{self, Visit};
 use crate::tree::{self, FileKind, Found};
 
 /// How deep a tree may be: each level costs descriptors. A hostile command can
@@ -30,7 +29,7 @@ pub struct Stack {
 #[derive(Debug)]
 struct Part {
     level: usize,
-    handle: OwnedFd,
+    visit: Visit,
     whiteouts_inside: bool,
 }
 
@@ -67,7 +66,7 @@ impl Stack {
             let marks = Found::of_directory(layer.as_fd())?.marks;
             parts.push(Rc::new(Part {
                 level,
-                handle: tree::open_directory(layer.as_fd(), b"")?,
+                visit: access::visit(layer.as_fd(), b"")?,
                 whiteouts_inside: marks.whiteouts_inside,
             }));
             if marks.opaque {
@@ -119,7 +118,7 @@ impl Dir {
     pub fn look(&self, name: &[u8]) -> io::Result<Option<View>> {
         let mut view: Option<View> = None;
         for (index, part) in self.parts.iter().enumerate() {
-            let Some(found) = Found::at(part.handle.as_fd(), name)? else {
+            let Some(found) = Found::at(part.visit.handle.as_fd(), name)? else {
                 continue;
             };
             if part.hides(&found) {
@@ -155,12 +154,13 @@ impl Dir {
         let mut parts = Vec::with_capacity(view.merged.len());
         for &index in &view.merged {
             let part = &self.parts[index];
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let handle = rustix::fs::openat(&part.handle, name, flags, Mode::empty())?;
-            let whiteouts_inside = Found::of_directory(handle.as_fd())?.marks.whiteouts_inside;
+            let visit = access::visit(part.visit.handle.as_fd(), name)?;
+            let whiteouts_inside = Found::of_directory(visit.handle.as_fd())?
+                .marks
+                .whiteouts_inside;
             parts.push(Rc::new(Part {
                 level: part.level,
-                handle,
+                visit,
                 whiteouts_inside,
             }));
         }
@@ -180,7 +180,7 @@ impl Dir {
 
     /// Opens the regular file that `view` is.
     pub fn open(&self, name: &[u8], view: &View) -> io::Result<File> {
-        tree::open_file(self.parts[view.merged[0]].handle.as_fd(), name)
+        tree::open_file(self.parts[view.merged[0]].visit.handle.as_fd(), name)
     }
 
     /// Whether what the layers above `level` show at `name` came up from below
@@ -188,7 +188,7 @@ impl Dir {
     pub(crate) fn came_up(&self, name: &[u8], level: usize) -> io::Result<bool> {
         let mut came_up = false;
         for part in self.parts.iter().filter(|part| part.level < level) {
-            match Found::at(part.handle.as_fd(), name)? {
+            match Found::at(part.visit.handle.as_fd(), name)? {
                 Some(found) if part.hides(&found) => return Ok(false),
                 Some(found) => came_up = found.marks.origin,
                 None => {}
@@ -205,7 +205,7 @@ impl Dir {
             .iter()
             .filter(|part| levels.contains(&part.level))
         {
-            all.extend(tree::names(part.handle.as_fd())?);
+            all.extend(tree::names(part.visit.handle.as_fd())?);
         }
         Ok(all)
     }
@@ -224,7 +224,12 @@ impl Dir {
 
     /// The directory itself, as its topmost part has it.
     pub(crate) fn top(&self) -> io::Result<Found> {
-        Found::of_directory(self.parts[0].handle.as_fd())
+        let visit = &self.parts[0].visit;
+        let mut found = Found::of_directory(visit.handle.as_fd())?;
+        if let Some(mode) = visit.closed_mode() {
+            found.entry.mode = mode;
+        }
+        Ok(found)
     }
 }
 

@@ -30,6 +30,63 @@ pub(crate) fn directory(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd
     Ok(directory)
 }
 
+/// A directory, and what was opened up to reach it. Closed again when dropped.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    pub handle: OwnedFd,
+    /// Directories with the modes that they had, the nearest last.
+    closed: Vec<(OwnedFd, u32)>,
+}
+
+impl Visit {
+    /// The mode that the directory has when nobody visits it, if another.
+    pub(crate) fn closed_mode(&self) -> Option<u32> {
+        let (last, mode) = self.closed.last()?;
+        let of = |handle: &OwnedFd| rustix::fs::fstat(handle).map(|status| status.st_ino).ok();
+        (of(last) == of(&self.handle)).then_some(*mode)
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        for (directory, mode) in self.closed.drain(..).rev() {
+            // Whoever removed it meanwhile wants no mode either.
+            let _gone = super::copy::mode(directory.as_fd(), mode).is_err();
+        }
+    }
+}
+
+/// Opens the directory at a path for as long as the value lives.
+pub(crate) fn visit(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<Visit> {
+    let mut closed = Vec::new();
+    match tree::open_directory(root, path) {
+        // One that can be listed may still not be entered.
+        Ok(handle) if rustix::fs::fstat(&handle)?.st_mode & 0o500 == 0o500 => {
+            return Ok(Visit { handle, closed });
+        }
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+        Ok(_) | Err(_) => {}
+    }
+    let mut visit = Visit {
+        handle: tree::open_directory(root, b"")?,
+        closed: Vec::new(),
+    };
+    for name in path
+        .split(|&byte| byte == b'/')
+        .filter(|name| !name.is_empty())
+    {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let next = tree::open_beneath(visit.handle.as_fd(), name, flags)?;
+        let mode = add_rights(next.as_fd(), 0o500)?;
+        if mode & 0o500 != 0o500 {
+            closed.push((next.try_clone()?, mode));
+        }
+        visit.closed.append(&mut closed);
+        visit.handle = tree::open_directory(next.as_fd(), b"")?;
+    }
+    Ok(visit)
+}
+
 /// Opens a directory in `directory`.
 pub(crate) fn open_directory(directory: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
     match tree::open_directory(directory, name) {

@@ -8,6 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::access;
 use crate::change::{Change, ChangeKind, Origin};
 use crate::text;
 use crate::tree::{self, FileKind, Found, Time};
@@ -123,10 +124,10 @@ pub(super) fn of(
     if change.is(FileKind::Directory) {
         return Ok(Some(ConflictReason::Removed));
     }
-    let Ok(parent) = tree::open_directory(base, tree::split(&change.path).0) else {
+    let Ok(parent) = access::visit(base, tree::split(&change.path).0) else {
         return Ok(None);
     };
-    let parent = Found::of_directory(parent.as_fd())?;
+    let parent = Found::of_directory(parent.handle.as_fd())?;
     Ok(is_later(&parent, stamp).then_some(ConflictReason::Removed))
 }
 
@@ -138,8 +139,8 @@ fn at(
     stamp: Option<&Stamp>,
 ) -> io::Result<Option<ConflictReason>> {
     let (parent, name) = tree::split(path);
-    let found = match tree::open_beneath(base, parent, OFlags::PATH | OFlags::DIRECTORY) {
-        Ok(parent) => Found::at(parent.as_fd(), name)?,
+    let found = match access::visit(base, parent) {
+        Ok(parent) => Found::at(parent.handle.as_fd(), name)?,
         Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
             Some(Errno::XDEV) => return Ok(Some(ConflictReason::Mounted)),

@@ -523,3 +523,21 @@ fn rank(path: &[u8]) -> u8 {
         _ => 1,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::rank;
+
+    #[test]
+    fn git_sees_what_is_pointed_to_first() {
+        let order = [
+            "src/main.rs",
+            ".git/objects/ab/cdef",
+            ".git/config",
+            ".git/refs/heads/main",
+            "deep/module/.git/index",
+        ];
+        let ranks: Vec<u8> = order.iter().map(|path| rank(path.as_bytes())).collect();
+        assert_eq!(ranks, [0, 0, 1, 2, 3]);
+    }
+}
