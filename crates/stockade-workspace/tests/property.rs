@@ -94,6 +94,8 @@ fn run(world: &World, base: &[Operation], inside: &[Operation]) -> (layers::Tree
         perform(&world.at("base"), operation);
     }
     let journal = open(&world.at("journal"));
+    let [upper, base] = ["upper", "base"].map(|name| open(&world.at(name)));
+    apply::resemble(upper.as_fd(), base.as_fd()).unwrap();
     let stamp = Stamp::take(journal.as_fd(), "stamp").unwrap();
     let view = world.mount(&["upper"], true);
     for operation in inside {
@@ -182,21 +184,42 @@ fn applied(
             &without_links(&left),
         );
         let changes = diff(&layers, base.as_fd()).unwrap();
+        fs::create_dir(world.at("preimages too")).unwrap();
+        let second = open(&world.at("preimages too"));
         // What the first part brought is newer than the run.
         let request = Request {
             stamp: None,
+            preimages: second.as_fd(),
             ..request
         };
         apply::apply(&changes, &|_| true, &request, &mut journal).unwrap();
         let after = observe(&world.at("base"));
         assert_same("in two parts it becomes the same", &shown, &after);
+        let kept: Vec<&str> = ["preimages", "preimages too"]
+            .into_iter()
+            .filter(|name| fs::read_dir(world.at(name)).unwrap().next().is_some())
+            .collect();
+        if !kept.is_empty() {
+            let view = world.mount(&kept, false);
+            let back = observe(&view.0);
+            drop(view);
+            assert_same(
+                "the preimages of two parts give the old tree back",
+                &without_links(&start),
+                &without_links(&back),
+            );
+        }
         return Ok(());
     }
     apply::apply(&changes, &|_| true, &request, &mut journal).unwrap();
     prop_assert!(!journal.is_pending());
     let after = observe(&world.at("base"));
     assert_same("the tree is what the overlay showed", &shown, &after);
-    if fs::read_dir(world.at("preimages")).unwrap().next().is_none() {
+    if fs::read_dir(world.at("preimages"))
+        .unwrap()
+        .next()
+        .is_none()
+    {
         assert_same("there was nothing to apply", &start, &after);
         return Ok(());
     }

@@ -135,6 +135,15 @@ pub fn remove(directory: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives a new layer the owner, mode, attributes and time of the tree that it
+/// will lie over: an overlay shows those of its top layer as the tree's own.
+/// To be called before it is mounted.
+pub fn resemble(layer: BorrowedFd<'_>, tree: BorrowedFd<'_>) -> io::Result<()> {
+    let like = Found::of_directory(tree)?.entry;
+    describe(layer, &like)?;
+    times(layer, like.modified)
+}
+
 /// Gives an open file or directory owner, attributes and mode.
 pub(crate) fn describe(handle: BorrowedFd<'_>, entry: &Entry) -> io::Result<()> {
     let status = rustix::fs::fstat(handle)?;

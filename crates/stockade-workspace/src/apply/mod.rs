@@ -21,7 +21,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, StatxFlags};
 
 pub use self::conflict::{Conflict, ConflictReason, Stamp};
-pub use self::copy::remove;
+pub use self::copy::{remove, resemble};
 use self::perform::Worker;
 pub(crate) use self::plan::Step;
 use crate::change::{Change, ChangeKind, Changes};
