@@ -105,10 +105,10 @@ impl Merged<'_> {
         }
         if !is_directory(top) {
             // The mark that it came up would be wrong where it came from the
-            // lower layer.
+            // lower layer; a file with other names must stay the same file.
             let new_below = matches!((&above, &below), (Some(_), Some((low, hidden)))
                 if *hidden || !low.marks.origin);
-            return match top.marks.origin && new_below {
+            return match top.marks.origin && new_below && top.links == 1 {
                 true => copy::file(from.handle, name, into, name, &top.entry),
                 false => link(from.handle, name, into, top),
             };
@@ -125,6 +125,10 @@ impl Merged<'_> {
             (Some(_), Some(_)) => (true, false),
             _ => (top.marks.opaque, top.marks.origin),
         };
+        // A directory that did not come up from below has nothing below it. It
+        // must hold no whiteouts: the kernel lists them in a directory that
+        // does not merge.
+        let opaque = opaque || !origin;
         rustix::fs::mkdirat(into, name, Mode::RWXU)?;
         let new = tree::open_directory(into, name)?;
         let enter = |place: &Option<Place<'_>>, is: bool| match place {

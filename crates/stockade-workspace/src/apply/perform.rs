@@ -1,9 +1,11 @@
 //! Performing the steps of a plan, each so that it can be begun again.
 
+mod keep;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, XattrFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::conflict::{Conflict, ConflictReason};
@@ -12,8 +14,6 @@ use super::{ApplyError, Request, access, copy};
 use crate::journal::Journal;
 use crate::tree::{self, Entry, FileKind, Found, Identity, Time};
 
-/// Marks a directory of the preimages as all that there was.
-const OPAQUE: (&str, &[u8]) = ("user.overlay.opaque", b"y");
 /// What names begin with that are only there for a moment.
 const TEMPORARY_PREFIX: &str = ".stockade-";
 
@@ -130,18 +130,6 @@ impl<'a> Worker<'a> {
                 layer,
             } => Ok(self.finish(path, entry, *times, *layer)?),
             Step::Kept { path, entry } => Ok(self.finish_kept(path, entry)?),
-        }
-    }
-
-    fn make_kept(&self, path: &[u8]) -> io::Result<()> {
-        if path.is_empty() {
-            return Ok(());
-        }
-        let parent = copy::parent(self.request.preimages, path)?;
-        let name = tree::split(path).1;
-        match rustix::fs::mkdirat(&parent, name, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => Ok(()),
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -309,26 +297,6 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Keeps what was there, which now has the name `name` in `directory`, or
-    /// that nothing was there.
-    fn remember(
-        &self,
-        placed: &Placed<'_>,
-        directory: BorrowedFd<'_>,
-        name: &[u8],
-    ) -> io::Result<()> {
-        if let Some(old) = placed.old {
-            if identity(directory, name)? == Some(old) {
-                self.keep_old(directory, name, placed.path, placed.keep)?;
-            }
-            return self.mark_kept(placed.path);
-        }
-        match placed.keep {
-            Keep::Absent => self.keep_absent(placed.path),
-            Keep::Old | Keep::Nothing => Ok(()),
-        }
-    }
-
     fn remove(&self, path: &[u8], old: Identity, clear: bool, keep: Keep) -> Done {
         let name = tree::split(path).1;
         match self.base_parent(path) {
@@ -364,85 +332,6 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn keep_old(
-        &self,
-        directory: BorrowedFd<'_>,
-        name: &[u8],
-        path: &[u8],
-        keep: Keep,
-    ) -> io::Result<()> {
-        if keep != Keep::Old {
-            return copy::remove(directory, name);
-        }
-        let parent = copy::parent(self.request.preimages, path)?;
-        let to = tree::split(path).1;
-        let mode = self.open_up(directory, name)?;
-        match rustix::fs::renameat_with(directory, name, &parent, to, RenameFlags::NOREPLACE) {
-            Ok(()) => {}
-            // Another file system: a copy first, so that there is always one.
-            Err(Errno::XDEV) => {
-                if identity(parent.as_fd(), to)?.is_none() {
-                    let temporary = [TEMPORARY_PREFIX.as_bytes(), b"keeping"].concat();
-                    copy::remove(parent.as_fd(), &temporary)?;
-                    copy::tree(directory, name, parent.as_fd(), &temporary)?;
-                    self.tick();
-                    rustix::fs::renameat(&parent, &temporary[..], &parent, to)?;
-                }
-                self.tick();
-                copy::remove(directory, name)?;
-            }
-            Err(error) => return Err(error.into()),
-        }
-        if let Some(mode) = mode {
-            let moved = access::open_directory(parent.as_fd(), to)?;
-            copy::mode(moved.as_fd(), mode)?;
-        }
-        Ok(())
-    }
-
-    /// A directory can only be moved by who may write to it. Returns the mode
-    /// that it had, when it had to be changed.
-    fn open_up(&self, directory: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<u32>> {
-        match Found::at(directory, name)? {
-            Some(found) if found.entry.kind == FileKind::Directory => {
-                let handle = access::open_directory(directory, name)?;
-                access::writable(handle.as_fd())?;
-                Ok(Some(found.entry.mode))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// An old directory is all that there was: nothing below shows through.
-    fn mark_kept(&self, path: &[u8]) -> io::Result<()> {
-        let name = tree::split(path).1;
-        let parent = match copy::parent(self.request.preimages, path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            other => other?,
-        };
-        let Some(found) = Found::at(parent.as_fd(), name)? else {
-            return Ok(());
-        };
-        if found.entry.kind != FileKind::Directory || found.marks.opaque {
-            return Ok(());
-        }
-        let kept = access::open_directory(parent.as_fd(), name)?;
-        access::writable(kept.as_fd())?;
-        rustix::fs::fsetxattr(&kept, OPAQUE.0, OPAQUE.1, XattrFlags::empty())?;
-        copy::mode(kept.as_fd(), found.entry.mode)
-    }
-
-    /// A whiteout among the preimages (a character device 0:0, which anybody
-    /// may make since Linux 5.8).
-    fn keep_absent(&self, path: &[u8]) -> io::Result<()> {
-        let parent = copy::parent(self.request.preimages, path)?;
-        let (name, kind) = (tree::split(path).1, FileType::CharacterDevice);
-        match rustix::fs::mknodat(&parent, name, kind, Mode::empty(), 0) {
-            Ok(()) | Err(Errno::EXIST) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     fn finish(
         &self,
         path: &[u8],
@@ -462,13 +351,6 @@ impl<'a> Worker<'a> {
                 true => copy::times(directory, entry.modified),
                 false => Ok(()),
             }
-        })
-    }
-
-    fn finish_kept(&self, path: &[u8], entry: &Entry) -> io::Result<()> {
-        settle(self.request.preimages, path, |directory| {
-            copy::describe(directory, entry)?;
-            copy::times(directory, entry.modified)
         })
     }
 
