@@ -608,3 +608,125 @@ fn what_is_removed_under_a_guarded_name_can_be_put_back() {
         "hook\n"
     );
 }
+
+#[test]
+fn a01_git_sees_nothing_of_the_guard() {
+    let world = World::new();
+    world.outside_sh("git init -q . && echo x > x").ok();
+    let finished = world.sh(
+        "git add . && git status --porcelain && find . -type c && ls -A | grep -v -e '^x$' -e '^.git$'; true",
+    );
+    assert_eq!(finished.stdout, "A  x\n", "{}", both(&finished));
+}
+
+#[test]
+fn runs_in_one_tree_at_once_lose_nothing() {
+    const RUNS: usize = 20;
+    let world = World::new();
+    world
+        .outside_sh("git init -q . && git config user.email a@b && git config user.name n")
+        .ok();
+    let script = "for turn in 1 2 3 4 5 6 7 8 9 10; do mkdir -p shared/$0; \
+        echo $0-$turn > shared/$0/$turn.tmp; mv shared/$0/$turn.tmp shared/$0/$turn; \
+        echo $0-$turn >> log; done; echo evil > .envrc; mv shared/$0 shared/done-$0";
+    std::thread::scope(|scope| {
+        for number in 0..RUNS {
+            let world = &world;
+            scope.spawn(move || {
+                let finished = world.run(&[], &["sh", "-c", script, &number.to_string()]);
+                assert_eq!(finished.code, Some(0), "{}", both(&finished));
+            });
+        }
+        // The host works in the same tree meanwhile.
+        for turn in 0..50 {
+            fs::write(world.project.join("host"), turn.to_string()).unwrap();
+            fs::rename(world.project.join("host"), world.project.join("host2")).unwrap();
+        }
+    });
+    for number in 0..RUNS {
+        for turn in 1..=10 {
+            let path = world.project.join(format!("shared/done-{number}/{turn}"));
+            assert_eq!(
+                fs::read_to_string(path).unwrap(),
+                format!("{number}-{turn}\n")
+            );
+        }
+    }
+    let lines = fs::read_to_string(world.project.join("log")).unwrap();
+    assert_eq!(lines.lines().count(), RUNS * 10);
+    assert!(!world.project.join(".envrc").exists());
+    let listed = Finished::of(
+        world
+            .stockade()
+            .args(["approvals", "--json"])
+            .output()
+            .unwrap(),
+    );
+    let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
+    assert_eq!(listed["holds"].as_array().unwrap().len(), RUNS);
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_moment_leaves_nothing_active() {
+    const KILLS: u64 = 60;
+    let world = World::new();
+    world.outside_sh("git init -q .").ok();
+    let script = "n=0; while :; do n=$((n+1)); echo $n > plain; mv plain moved; echo evil > .envrc; \
+        mkdir -p .vscode; echo evil > .vscode/tasks.json; git config user.name $n; \
+        git config core.pager ./evil; rm -f .envrc; done 2> /dev/null";
+    for number in 0..KILLS {
+        let mut run = world
+            .stockade()
+            .args(["run", "--quiet", "--", "sh", "-c", script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(5 + number * 7 % 190));
+        // Now the front, now the process that makes names, now the launcher.
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id()));
+        let victim = children.ok().and_then(|children| {
+            let all: Vec<u32> = children
+                .split_ascii_whitespace()
+                .filter_map(|number| number.parse().ok())
+                .collect();
+            all.get(number as usize % 3).copied()
+        });
+        match victim {
+            Some(victim) if number % 3 != 0 => {
+                let killed = std::process::Command::new("kill")
+                    .args(["-9", &victim.to_string()])
+                    .status();
+                assert!(killed.is_ok());
+                // Whoever of the three is gone, the others follow.
+            }
+            _ => run.kill().unwrap(),
+        }
+        run.wait().unwrap();
+        for name in [".envrc", ".vscode/tasks.json"] {
+            assert!(!world.project.join(name).exists(), "{number}: {name}");
+        }
+    }
+    let pager = world.outside_sh("git config core.pager || echo none").ok();
+    assert_eq!(pager, "none");
+    world
+        .outside_sh("rm -f .git/config.lock; git config user.name me && git status")
+        .ok();
+    let litter = world
+        .outside_sh("find . -name '*stockade*' -o -type c -o -type b")
+        .ok();
+    assert_eq!(litter, "");
+    // What is held can still be listed, whole.
+    let listed = Finished::of(
+        world
+            .stockade()
+            .args(["approvals", "--json"])
+            .output()
+            .unwrap(),
+    );
+    let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
+    for hold in listed["holds"].as_array().unwrap() {
+        assert!(hold["path"].as_str().unwrap().starts_with('/'), "{hold}");
+    }
+}
