@@ -10,6 +10,7 @@
 mod environment;
 mod findings;
 mod guarantees;
+mod guarded;
 mod limits;
 mod machine;
 pub(crate) mod network;
@@ -56,6 +57,7 @@ pub fn compile(
     let mut findings = findings::Findings::new(policy);
     machine::check(policy, facts, &mut findings);
     let directory = places::check(policy, facts, &command, &mut findings);
+    guarded::say_what_is_weakened(policy, &mut findings);
     let limits = limits::resolve(policy, facts, &mut findings);
     let view = view::lay_out(policy, facts, &limits, &mut findings);
     let opened = network::open(policy, facts, &view, &mut findings);

@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::compile::{places, secrets};
 use crate::credentials;
 use crate::git;
+use crate::guard::{Judged, Strength};
 use crate::network;
 use crate::network::destination::{Destination, Host, RawHost};
 use crate::network::judge::Ruling;
@@ -177,6 +178,7 @@ impl Judge<'_> {
                 let reason = format!("{} is granted for reading only", grant.path);
                 self.denied(rule, reason, Grantable::ByPath)
             }
+            (false, Access::Write, Need::Write) => self.by_guard(rule),
             (false, ..) => permit(rule, None),
             (true, Access::Write, Need::Write) => {
                 permit(rule, Some("private: it is gone after the run"))
@@ -197,6 +199,39 @@ impl Judge<'_> {
             (true, Access::Write, Need::Read | Need::Execute) => {
                 let reason = format!("{} is private; the host's content is absent", grant.path);
                 self.absent(rule, reason)
+            }
+        }
+    }
+
+    /// Where a step keeps the guard, what it says of the name counts.
+    fn by_guard(&self, granted: &Rule) -> Decision {
+        let guarded = self.plan.guarded(self.path);
+        let Some(guarded) = guarded.filter(|_| self.plan.keeps_guard()) else {
+            return permit(granted, None);
+        };
+        let condition = match guarded.judged {
+            Judged::Always => "",
+            Judged::GitConfig => " where its keys run something",
+            Judged::GitPointer => " where it leads elsewhere",
+        };
+        match (guarded.strength, self.plan.guard.refused_by()) {
+            (Strength::Report, _) => {
+                let note = format!("named in the report: {}", guarded.rule.reason);
+                permit(granted, Some(&note))
+            }
+            (Strength::Hold, None) => {
+                let note = format!("held{condition} until you approve it; nothing appears outside");
+                permit(&guarded.rule, Some(&note))
+            }
+            (Strength::Hold, Some(_)) if guarded.judged != Judged::Always => {
+                permit(&guarded.rule, Some(&format!("refused{condition}")))
+            }
+            (Strength::Hold, Some(refused)) => {
+                let reason = format!(
+                    "it is guarded ({}), and {} ({}) refuses what is",
+                    guarded.rule.reason, refused.id, refused.origin
+                );
+                self.denied(&guarded.rule, reason, Grantable::ByChange)
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::plan::Form;
 use crate::policy::Amount;
 use crate::presets::Preset;
 use crate::problem::{Fault, Layer, Located, PROBLEMS_MAX, Place, Problem, closest};
-use crate::value::{self, HostPattern, Readable, WrittenPath, quoted};
+use crate::value::{self, HostPattern, Readable, WrittenGuard, WrittenPath, quoted};
 use crate::written::WrittenNetwork;
 use reader::{line_of, line_starts};
 
@@ -44,6 +44,10 @@ pub struct Document {
     pub write: List<WrittenPath>,
     pub read: List<Readable>,
     pub hide: List<String>,
+    pub guard: List<WrittenGuard>,
+    pub guard_report: List<WrittenGuard>,
+    /// `approval.guarded`.
+    pub guarded_ask: Option<Located<bool>>,
     pub network_allow: List<HostPattern>,
     pub network: WrittenNetwork,
     pub environment_pass: List<String>,
@@ -138,6 +142,9 @@ impl Document {
             write: None,
             read: None,
             hide: None,
+            guard: None,
+            guard_report: None,
+            guarded_ask: None,
             network_allow: None,
             network: WrittenNetwork::default(),
             environment_pass: None,
@@ -245,9 +252,6 @@ fn entry(
 }
 
 fn unknown_key(path: &str) -> Fault {
-    if let Some(feature) = keys::later(path) {
-        return value::later(feature);
-    }
     let fault = Fault::new("unknown-key", format!("unknown key {}", quoted(path)));
     let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
     if let Some(key) = closest(name, keys::names_in(section)) {

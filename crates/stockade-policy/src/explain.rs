@@ -4,6 +4,7 @@
 //! Values of environment variables are never shown, because a secret may be
 //! among them: only their names are.
 
+mod guarded;
 mod network;
 mod wire;
 
@@ -15,6 +16,7 @@ use crate::path::printable;
 use crate::plan::{Access, Action, Form, Grant, Hold, Limits, Plan, Rule};
 use crate::seccomp::{self, Applies};
 
+pub use guarded::{GuardV1, GuardedV1};
 pub use network::{
     BudgetV1, CredentialV1, HostPortV1, NetworkV1, PublishV1, RuleSetV1, SocketV1, TargetV1,
 };
@@ -52,6 +54,7 @@ pub fn text(plan: &Plan, style: Style, detail: Detail) -> String {
     });
     command(&mut page, plan);
     files(&mut page, plan);
+    guarded::text(&mut page, plan, detail);
     environment(&mut page, plan);
     network::text(&mut page, plan);
     system_calls(&mut page, plan, detail);

@@ -11,9 +11,10 @@
 //! that is above, counts as the content that it brings there.
 
 mod data;
+mod hooks;
 mod pattern;
+mod verdict;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -21,7 +22,11 @@ use std::sync::{Arc, OnceLock};
 use serde::{Deserialize, Serialize};
 
 use crate::path::AbsolutePath;
+use hooks::{is_hook, names_hooks};
 use pattern::{Component, Folded, Pattern, components};
+use verdict::decide;
+
+pub use hooks::{is_git_name, is_hook_name};
 
 /// What reads a guarded path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -111,6 +116,8 @@ pub enum Rank {
 pub struct Guard {
     said: Vec<Entry>,
     built_in: Vec<Rank>,
+    without_built_in: Option<crate::plan::Rule>,
+    refusing: Option<crate::plan::Rule>,
     table: Arc<OnceLock<Table>>,
 }
 
@@ -143,7 +150,25 @@ impl Guard {
         Self {
             said,
             built_in,
+            without_built_in: None,
+            refusing: None,
             table: Arc::new(OnceLock::new()),
+        }
+    }
+
+    /// Remembers who took the built-in list away.
+    pub fn without_built_in(self, rule: crate::plan::Rule) -> Self {
+        Self {
+            without_built_in: Some(rule),
+            ..self
+        }
+    }
+
+    /// Refuses what is held, instead of keeping it for approval.
+    pub fn refusing(self, rule: crate::plan::Rule) -> Self {
+        Self {
+            refusing: Some(rule),
+            ..self
         }
     }
 
@@ -165,6 +190,17 @@ impl Guard {
     /// As whose word the built-in list counts.
     pub fn built_in_ranks(&self) -> &[Rank] {
         &self.built_in
+    }
+
+    /// Who took the built-in list away.
+    pub fn built_in_taken_by(&self) -> Option<&crate::plan::Rule> {
+        self.without_built_in.as_ref()
+    }
+
+    /// The rule by which what is held is refused at once (`approval.guarded =
+    /// "deny"`); without one it is kept until somebody approves it.
+    pub fn refused_by(&self) -> Option<&crate::plan::Rule> {
+        self.refusing.as_ref()
     }
 
     /// Every entry, the built-in ones among them.
@@ -279,7 +315,10 @@ impl Table {
 
 impl PartialEq for Guard {
     fn eq(&self, other: &Self) -> bool {
-        self.said == other.said && self.built_in == other.built_in
+        self.said == other.said
+            && self.built_in == other.built_in
+            && self.without_built_in == other.without_built_in
+            && self.refusing == other.refusing
     }
 }
 
@@ -289,70 +328,8 @@ impl fmt::Debug for Guard {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut guard = formatter.debug_struct("Guard");
         guard.field("said", &self.said);
-        guard.field("built_in", &self.built_in).finish()
-    }
-}
-
-/// The built-in list speaks first and users replace what it says. Where the
-/// organisation speaks, it replaces both, and users only add to it. A project
-/// only adds.
-fn decide<'a>(matching: &[&'a Entry]) -> Option<&'a Rule> {
-    let of_rank = |rank: Rank| -> Vec<&'a Entry> {
-        let of_rank = |entry: &&&'a Entry| entry.rank == rank;
-        matching.iter().filter(of_rank).copied().collect()
-    };
-    let built_in = strongest(&without_skipped(of_rank(Rank::BuiltIn)));
-    let user = of_rank(Rank::User);
-    let organisation = without_skipped(of_rank(Rank::Organisation));
-    let verdict = match organisation.is_empty() {
-        true => replaced(built_in, &user),
-        false => stronger(replaced(built_in, &organisation), replaced(None, &user)),
-    };
-    stronger(verdict, strongest(&of_rank(Rank::Project)))
-}
-
-/// The built-in list skips whole kinds in some directories.
-fn without_skipped(mut said: Vec<&Entry>) -> Vec<&Entry> {
-    let skipped: Vec<Kind> = said
-        .iter()
-        .filter(|entry| entry.removes && entry.rule.kind != Kind::Custom)
-        .map(|entry| entry.rule.kind)
-        .collect();
-    said.retain(|entry| !skipped.contains(&entry.rule.kind));
-    said
-}
-
-/// What a layer makes of an earlier verdict. Its last entry about holding
-/// decides that; only what it took out there can become less than held.
-fn replaced<'a>(before: Option<&'a Rule>, said: &[&'a Entry]) -> Option<&'a Rule> {
-    let last = |strength: Strength| {
-        let of_strength = |entry: &&&'a Entry| entry.rule.strength == strength;
-        said.iter().rfind(of_strength).copied()
-    };
-    let before = match last(Strength::Hold) {
-        Some(hold) if !hold.removes => return Some(&hold.rule),
-        Some(_) => None,
-        None => before,
-    };
-    match last(Strength::Report) {
-        Some(report) if !report.removes => stronger(before, Some(&report.rule)),
-        Some(_) => before.filter(|rule| rule.strength == Strength::Hold),
-        None => before,
-    }
-}
-
-fn strongest<'a>(said: &[&'a Entry]) -> Option<&'a Rule> {
-    said.iter()
-        .filter(|entry| !entry.removes)
-        .map(|entry| &entry.rule)
-        .fold(None, |best, rule| stronger(best, Some(rule)))
-}
-
-/// The stronger of both, of equals the first.
-fn stronger<'a>(left: Option<&'a Rule>, right: Option<&'a Rule>) -> Option<&'a Rule> {
-    match (left, right) {
-        (Some(left), Some(right)) if right.strength > left.strength => Some(right),
-        (left, right) => left.or(right),
+        guard.field("built_in", &self.built_in);
+        guard.field("refusing", &self.refusing).finish()
     }
 }
 
@@ -367,72 +344,6 @@ fn compile(entry: &Entry) -> Compiled {
         hooks: built_in && entry.rule.kind == Kind::Git && names_hooks(&entry.rule.pattern),
     }
 }
-
-fn names_hooks(pattern: &str) -> bool {
-    pattern.ends_with("/hooks/**")
-}
-
-/// Whether a path below a directory of hooks is one, or may be part of one.
-fn is_hook(path: &[Cow<'_, [u8]>], pattern: &Pattern) -> bool {
-    let Some(name) = path.last() else {
-        return false;
-    };
-    // Below `refs` and `logs` of a nested git directory a branch may be called
-    // like that; but they could be a git directory themselves, so real names
-    // of hooks are held.
-    let nested = pattern.0.contains(&Component::Literal(b"modules".to_vec()));
-    let hooks = path.iter().rposition(|part| part.as_ref() == b"hooks");
-    let branch = |part: &Cow<'_, [u8]>| matches!(part.as_ref(), b"refs" | b"logs");
-    match hooks {
-        Some(hooks) if nested && path[..hooks].iter().any(branch) => {
-            HOOKS.iter().any(|hook| hook.as_bytes() == name.as_ref())
-        }
-        _ => is_hook_name(name),
-    }
-}
-
-/// Whether a file of this name in a directory of hooks may run: all but the
-/// samples that git lays there. A hook may call any other file beside it.
-pub fn is_hook_name(name: &[u8]) -> bool {
-    !pattern::fold(name).ends_with(b".sample")
-}
-
-/// Whether a file system or git may take a name for `.git`.
-pub fn is_git_name(name: &[u8]) -> bool {
-    pattern::fold(name).as_ref() == b".git"
-}
-
-/// Names under which git runs hooks (githooks(5)).
-const HOOKS: &[&str] = &[
-    "applypatch-msg",
-    "pre-applypatch",
-    "post-applypatch",
-    "pre-commit",
-    "pre-merge-commit",
-    "prepare-commit-msg",
-    "commit-msg",
-    "post-commit",
-    "pre-rebase",
-    "post-checkout",
-    "post-merge",
-    "pre-push",
-    "pre-receive",
-    "update",
-    "proc-receive",
-    "post-receive",
-    "post-update",
-    "reference-transaction",
-    "push-to-checkout",
-    "pre-auto-gc",
-    "post-rewrite",
-    "sendemail-validate",
-    "fsmonitor-watchman",
-    "p4-changelist",
-    "p4-prepare-changelist",
-    "p4-post-changelist",
-    "p4-pre-submit",
-    "post-index-change",
-];
 
 /// The text of the built-in list.
 pub(crate) fn built_in_text() -> &'static str {

@@ -87,10 +87,6 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Keys that the design names and this version cannot hold: they must stop
-/// the run, and the message should say more than "unknown".
-const LATER: &[(&str, &str)] = &[("filesystem.guard", "guarded paths")];
-
 const SIZE: &str = r"^[0-9]+(\.[0-9]{1,6})? *(B|[kK]B|MB|GB|TB|KiB|MiB|GiB|TiB)$";
 const SIZE_OR_SHARE: &str =
     r"^([0-9]+(\.[0-9]{1,6})? *(B|[kK]B|MB|GB|TB|KiB|MiB|GiB|TiB)|[0-9]{1,3}%)$";
@@ -158,6 +154,26 @@ static KEYS: &[Key] = &[
         about: "Globs, relative to the project, of what is taken away again.",
         example: r#"hide = ["**/.env", "secrets/**"]"#,
         read: |document, reader, input| document.hide = reader.list(input, value::glob),
+    },
+    Key {
+        path: "filesystem.guard",
+        grammar: Grammar::List(Text::Pattern(NOT_EMPTY)),
+        about: "Globs of names that run or steer something outside, such as hooks and workflows: what \
+                a command writes there is held until you approve it. The built-in list, \"defaults\", \
+                always counts; \"!pattern\" takes paths out of it and \"!defaults\" all of it, which is \
+                printed at each run. A project can only add.",
+        example: r#"guard = ["defaults", "deploy/**"]"#,
+        read: |document, reader, input| document.guard = reader.list(input, value::guarded),
+    },
+    Key {
+        path: "filesystem.guard_report",
+        grammar: Grammar::List(Text::Pattern(NOT_EMPTY)),
+        about: "Globs of names that are written as they are and named in the report at the end of a \
+                run; \"!pattern\" leaves names out of it.",
+        example: r#"guard_report = ["docs/build.md"]"#,
+        read: |document, reader, input| {
+            document.guard_report = reader.list(input, value::guard_pattern)
+        },
     },
     Key {
         path: "environment.pass",
@@ -314,14 +330,6 @@ pub(crate) fn find(path: &str) -> Option<&'static Key> {
 
 pub(crate) fn is_section(name: &str) -> bool {
     SECTIONS.iter().any(|(section, _)| *section == name)
-}
-
-/// What a key of a later version would have done.
-pub(crate) fn later(path: &str) -> Option<&'static str> {
-    LATER
-        .iter()
-        .find(|(key, _)| *key == path)
-        .map(|(_, feature)| *feature)
 }
 
 /// Names that may stand in a table; at the top also the tables themselves.

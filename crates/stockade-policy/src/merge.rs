@@ -11,11 +11,11 @@
 //! Limits take the minimum of all layers. For switches the strict word wins,
 //! whoever says it. The result does not depend on the order of the layers.
 
+mod guarded;
 mod network;
 
 use crate::containment::{Contained, Scope};
 use crate::defaults;
-use crate::guard::Guard;
 use crate::plan::{Form, Rule};
 use crate::policy::{
     Amount, GrantTarget, HidePattern, LimitDemands, NetworkPolicy, PathGrant, Policy,
@@ -173,7 +173,7 @@ impl<'a> Merger<'a> {
             write: write.into_iter().map(path_grant).collect(),
             read: read.into_iter().map(path_grant).collect(),
             hide: self.hidden(),
-            guard: Guard::built_in(),
+            guard: guarded::guard(&self.all),
             nested_sandbox: nested_sandbox(&self.granting, &self.all),
             environment_pass: environment_pass
                 .into_iter()

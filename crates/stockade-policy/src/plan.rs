@@ -414,6 +414,33 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
+impl Plan {
+    /// What guards a path of the host that this plan lets the command write;
+    /// `None` where nothing does, or where it cannot write.
+    pub fn guarded(&self, path: &AbsolutePath) -> Option<&crate::guard::Rule> {
+        let writable = self
+            .grants
+            .iter()
+            .filter(|grant| !grant.private && grant.access == Access::Write);
+        let grant = writable
+            .filter(|grant| path.is_within(&grant.path))
+            .max_by_key(|grant| grant.path.as_bytes().len())?;
+        match path.relative_to(&self.workspace) {
+            Some(relative) => self.guard.judge(relative),
+            None => {
+                let relative = path.relative_to(&grant.path).unwrap_or_default();
+                self.guard.judge_below(&grant.path, relative)
+            }
+        }
+    }
+
+    /// Whether a step of this plan keeps guarded paths from becoming active.
+    pub fn keeps_guard(&self) -> bool {
+        let keeps = |step: &Step| step.holds.contains(&Guarantee::FS4);
+        self.steps.iter().any(keeps)
+    }
+}
+
 /// A guarantee that was demanded and cannot be kept here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{guarantee} cannot be kept by the {wall} wall: {reason}\n  remedy: {remedy}")]

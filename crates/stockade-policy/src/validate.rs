@@ -1,6 +1,7 @@
 //! From a document to what one layer says: presets filled in, paths resolved,
 //! every item with the rule that it makes.
 
+mod guarded;
 mod network;
 
 use crate::document::{Document, List, Setting, from_settings};
@@ -9,7 +10,7 @@ use crate::path::{AbsolutePath, PathError};
 use crate::plan::{Form, Rule};
 use crate::policy::{Amount, GrantTarget, NamedSet};
 use crate::problem::{Fault, Layer, LayerKind, Located, Place, Problem};
-use crate::value::{Readable, WrittenPath, bad_path};
+use crate::value::{Readable, WrittenGuard, WrittenPath, bad_path};
 
 pub(crate) use network::{LayerBudget, LayerNetwork};
 
@@ -42,6 +43,9 @@ pub struct LayerPolicy {
     pub(crate) write: Said<GrantTarget>,
     pub(crate) read: Said<GrantTarget>,
     pub(crate) hide: Said<String>,
+    pub(crate) guard: Said<WrittenGuard>,
+    pub(crate) guard_report: Said<WrittenGuard>,
+    pub(crate) guarded_ask: Option<Item<bool>>,
     pub(crate) network: LayerNetwork,
     pub(crate) environment_pass: Said<String>,
     pub(crate) environment_set: Said<(String, String)>,
@@ -77,6 +81,9 @@ pub fn validate(document: &Document, context: &Context) -> Result<LayerPolicy, V
         write: validator.writable(&document.write),
         read: validator.readable(&document.read),
         hide: rules.list("filesystem.hide", &document.hide),
+        guard: validator.guarded("filesystem.guard", &document.guard),
+        guard_report: validator.guarded("filesystem.guard_report", &document.guard_report),
+        guarded_ask: rules.one("approval.guarded", &document.guarded_ask),
         network,
         environment_pass: rules.list("environment.pass", &document.environment_pass),
         environment_set: rules.variables(&document.environment_set),
@@ -135,8 +142,8 @@ fn with_preset(document: &Document) -> Result<Document, Vec<Problem>> {
         };
     }
     fill! {
-        lists [write read hide network_allow environment_pass weaken]
-        scalars [nested_sandbox form memory processes cpu_percent cpu_seconds wall_time_ms
+        lists [write read hide guard guard_report network_allow environment_pass weaken]
+        scalars [guarded_ask nested_sandbox form memory processes cpu_percent cpu_seconds wall_time_ms
             open_files file_bytes disk_bytes exact]
     }
     Ok(filled)

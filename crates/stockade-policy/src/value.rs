@@ -205,6 +205,59 @@ pub(crate) fn glob(text: &str) -> Parsed<String> {
     }
 }
 
+/// What may stand in `filesystem.guard` and `filesystem.guard_report`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WrittenGuard {
+    /// `defaults`: the built-in list; `false` for `!defaults`, without it.
+    Defaults(bool),
+    Pattern(String),
+    /// `!pattern`.
+    Removed(String),
+}
+
+/// `filesystem.guard`: a pattern, one that is taken out, or the built-in list.
+pub(crate) fn guarded(text: &str) -> Parsed<WrittenGuard> {
+    match text {
+        "defaults" => Ok(WrittenGuard::Defaults(true)),
+        "!defaults" => Ok(WrittenGuard::Defaults(false)),
+        _ => guard_pattern(text),
+    }
+}
+
+/// `filesystem.guard_report`: a pattern, or one that is taken out.
+pub(crate) fn guard_pattern(text: &str) -> Parsed<WrittenGuard> {
+    let (pattern, removed) = match text.strip_prefix('!') {
+        Some(pattern) => (pattern, true),
+        None => (text, false),
+    };
+    if pattern == "defaults" {
+        return Err(bad_guard(text, "the built-in list is named in `guard`")
+            .help("for a file of that name write \"**/defaults\""));
+    }
+    if pattern.contains(['{', '}', '\\']) {
+        return Err(
+            bad_guard(text, "guarded paths know `*`, `?`, `[…]` and `**`")
+                .help("write one pattern for each alternative"),
+        );
+    }
+    let pattern = glob(pattern)?;
+    if pattern
+        .split('/')
+        .all(|part| matches!(part, "" | "." | "*" | "**"))
+    {
+        return Err(bad_guard(text, "the pattern matches everything")
+            .help("name what is guarded; `workspace = \"review\"` holds every change"));
+    }
+    Ok(match removed {
+        true => WrittenGuard::Removed(pattern),
+        false => WrittenGuard::Pattern(pattern),
+    })
+}
+
+fn bad_guard(text: &str, why: &str) -> Fault {
+    Fault::new("bad-pattern", format!("{}: {why}", quoted(text)))
+}
+
 const IP_ADDRESS: &str = "the host is an IP address";
 
 /// Letters, digits and inner hyphens (RFC 952, RFC 1123), and no name that

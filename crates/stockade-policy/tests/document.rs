@@ -106,16 +106,13 @@ fn unknown_keys_are_all_found_and_the_likely_one_is_named() {
 #[test]
 fn what_this_version_cannot_enforce_stops_the_run() {
     check(
-        "version = 1\nwall = 'gvisor'\n[filesystem]\nworkspace = 'review'\nguard = ['deploy/**']\n",
+        "version = 1\nwall = 'gvisor'\n[filesystem]\nworkspace = 'review'\n",
         expect![[r#"
             [not-yet] "'gvisor'"
             user.toml:2: this version cannot enforce the wall "gvisor" yet
               help: remove it; the run is refused rather than made without it
             [not-yet] "'review'"
             user.toml:4: this version cannot enforce workspace = "review" yet
-              help: remove it; the run is refused rather than made without it
-            [not-yet] "guard"
-            user.toml:5: this version cannot enforce guarded paths yet
               help: remove it; the run is refused rather than made without it
         "#]],
     );
@@ -610,7 +607,7 @@ proptest! {
 }
 
 #[test]
-fn the_example_of_the_design_is_refused_only_for_what_is_not_there_yet() {
+fn the_example_of_the_design_is_a_policy() {
     let source = r#"
 version = 1
 wall = "process"
@@ -644,7 +641,6 @@ disk = "5GiB"
 [approval]
 network = "ask"
 "#;
-    let problems = parse(source.as_bytes(), &layer()).unwrap_err();
-    assert_eq!(problems.len(), 1);
-    assert!(problems.iter().all(|problem| problem.id == "not-yet"));
+    let document = parse(source.as_bytes(), &layer()).unwrap();
+    assert_eq!(document.guard.unwrap().len(), 2);
 }

@@ -8,6 +8,7 @@ use crate::plan::{Form, Hold, Limits, Step};
 use crate::policy::{GrantTarget, Policy};
 
 use super::findings::Findings;
+use super::guarded;
 use super::limits::bytes_text;
 
 pub(super) fn judge(
@@ -22,7 +23,7 @@ pub(super) fn judge(
     lose_by_choice(policy, facts, limits, findings);
     let judged = Guarantee::ALL.iter().map(|&guarantee| {
         let hold = match (
-            mechanism(policy, limits, network, guarantee),
+            mechanism(policy, limits, network, steps, guarantee),
             findings.lost(guarantee),
         ) {
             (Err(because), _) => Hold::NotHeld {
@@ -146,10 +147,11 @@ fn mechanism(
     policy: &Policy,
     limits: &Limits,
     network: Option<&NetworkPlan>,
+    steps: &[Step],
     guarantee: Guarantee,
 ) -> Result<String, &'static str> {
     let text = match (guarantee, policy.form) {
-        (FS4, _) => return Err("needs the workspace guard, which this version does not have"),
+        (FS4, _) => guarded::mechanism(policy, steps)?,
         (NT1 | NT2 | NT3 | NT4 | NT5 | NT6, _) if network.is_some() => egress_mechanism(guarantee),
         (CR1 | CR2 | CR3, _) if network.is_some_and(|plan| !plan.credentials.is_empty()) => {
             egress_mechanism(guarantee)

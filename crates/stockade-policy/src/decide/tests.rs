@@ -4,6 +4,7 @@ use expect_test::{Expect, expect};
 
 use super::*;
 use crate::compile::fixtures::{compiled, facts, grant, path, policy};
+use crate::guarantee::Guarantee;
 
 fn plan() -> Plan {
     let mut policy = policy();
@@ -239,4 +240,49 @@ fn connections_are_decided_by_the_judge_of_the_egress_process() {
         localhost:9000 permit network.host_ports[0] (Some("leads to the same port of the host's 127.0.0.1"))
         a b:443 deny network.allow: the host has a byte that no host name has; names with other letters are written as A-labels (xn--…)
     "#]].assert_eq(&answers);
+}
+
+#[test]
+fn guarded_paths_are_named_where_a_step_keeps_them() {
+    let write = |plan: &Plan, text: &str| answer(plan, &Question::Write(path(text)));
+    let mut plan = plan();
+    plan.steps
+        .retain(|step| !step.holds.contains(&Guarantee::FS4));
+    let hook = "/home/u/project/.git/hooks/update";
+    assert!(write(&plan, hook).contains("permit by filesystem.write[0]"));
+    plan.steps[0].holds.push(Guarantee::FS4);
+    for (file, expected) in [
+        (
+            hook,
+            "permit by guard.git:.git/hooks/** held until you approve it",
+        ),
+        (
+            "/home/u/project/.git/config",
+            "held where its keys run something",
+        ),
+        ("/home/u/project/sub/.git", "held where it leads elsewhere"),
+        (
+            "/home/u/project/Makefile",
+            "permit by filesystem.write[0] named in the report",
+        ),
+        (
+            "/home/u/project/src/main.rs",
+            "permit by filesystem.write[0] \n",
+        ),
+    ] {
+        let answer = write(&plan, file);
+        assert!(answer.contains(expected), "{answer}");
+    }
+    plan.guard = plan
+        .guard
+        .refusing(crate::compile::fixtures::rule("approval.guarded"));
+    let answer = write(&plan, hook);
+    assert!(
+        answer.contains("denied by guard.git:.git/hooks/**"),
+        "{answer}"
+    );
+    assert!(
+        answer.contains("approval.guarded (stockade.toml:1) refuses"),
+        "{answer}"
+    );
 }

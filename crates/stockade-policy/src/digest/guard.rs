@@ -15,6 +15,8 @@ impl Canonical for Guard {
     fn encode(&self, encoder: &mut Encoder) {
         self.said().to_vec().encode(encoder);
         self.built_in_ranks().to_vec().encode(encoder);
+        self.built_in_taken_by().cloned().encode(encoder);
+        self.refused_by().cloned().encode(encoder);
         if !self.built_in_ranks().is_empty() {
             encoder.bytes(guard::built_in_text().as_bytes());
         }

@@ -7,6 +7,7 @@ use crate::digest::digest;
 use crate::path::printable;
 use crate::plan::{Access, Form, Grant, Hold, Limits, Mask, Plan, Rule, Step};
 
+use super::guarded::GuardV1;
 use super::network::NetworkV1;
 use super::rules_in_force;
 
@@ -24,6 +25,7 @@ pub struct ExplainV1 {
     pub workspace: String,
     pub grants: Vec<GrantV1>,
     pub masks: Vec<MaskV1>,
+    pub guard: GuardV1,
     /// Names only: a value may be a secret.
     pub environment: Vec<String>,
     /// Hosts that may be reached; empty denies all.
@@ -141,6 +143,7 @@ pub fn json(plan: &Plan) -> ExplainV1 {
         workspace: plan.workspace.to_string(),
         grants: plan.grants.iter().map(grant).collect(),
         masks: plan.masks.iter().map(mask).collect(),
+        guard: super::guarded::json(plan),
         environment: plan
             .command
             .environment
@@ -291,6 +294,7 @@ mod tests {
                 "form",
                 "grants",
                 "guarantees",
+                "guard",
                 "limits",
                 "masks",
                 "nested_sandbox",

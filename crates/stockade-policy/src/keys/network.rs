@@ -172,6 +172,14 @@ pub(super) static KEYS: &[Key] = &[
         },
     },
     Key {
+        path: "approval.guarded",
+        grammar: Grammar::Text(Text::Words(&["ask", "deny"])),
+        about: "What happens with what a command writes to a guarded path: it is held until you approve \
+                it, or the call fails. \"deny\" in any file forbids holding.",
+        example: r#"guarded = "ask""#,
+        read: |document, reader, input| document.guarded_ask = reader.text(input, value::approval),
+    },
+    Key {
         path: "approval.wait",
         grammar: Grammar::Text(Text::Pattern(DURATION)),
         about: "How long a request is held while you are asked, at most 60s.",
