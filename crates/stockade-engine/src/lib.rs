@@ -27,3 +27,4 @@ pub mod supervise;
 pub mod terminal;
 pub mod trust;
 pub mod way_out;
+pub mod worktree;

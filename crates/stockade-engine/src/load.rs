@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use stockade_policy::document::{self, Setting};
-use stockade_policy::merge::merge;
+use stockade_policy::merge::{Worktree, grant_worktree, merge};
 use stockade_policy::path::{AbsolutePath, printable};
 use stockade_policy::policy::Policy;
 use stockade_policy::problem::{Layer, LayerKind, Problem, Trust as LayerTrust};
@@ -14,6 +14,7 @@ use stockade_policy::validate::{Context, LayerPolicy, validate};
 use crate::discover::{self, DiscoverError, Source};
 use crate::state::{Places, StateDirectory, StateError};
 use crate::trust::{self, Trust, TrustError};
+use crate::worktree::{self, Found};
 
 /// One option of the command line: a key of the policy and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,14 +113,24 @@ pub fn load(selection: &Selection) -> Result<Loaded, LoadError> {
         workspace: project.root,
         home: home.clone(),
     };
-    let (policy, sources) = policy(files, &selection.settings, &context, &current)?;
+    let mut notes = project.notes;
+    let worktree = match worktree::linked(&context.workspace) {
+        Found::Nothing => None,
+        Found::Linked(worktree) => Some(worktree),
+        Found::Refused(note) => {
+            notes.push(note);
+            None
+        }
+    };
+    let settings = &selection.settings;
+    let (policy, sources) = policy(files, settings, &context, &current, worktree.as_ref())?;
     Ok(Loaded {
         policy,
         home,
         current,
         state,
         sources,
-        notes: project.notes,
+        notes,
     })
 }
 
@@ -142,6 +153,7 @@ fn policy(
     settings: &[CliSetting],
     context: &Context,
     current: &AbsolutePath,
+    worktree: Option<&Worktree>,
 ) -> Result<(Policy, Vec<LayerSource>), LoadError> {
     let mut layers = Vec::new();
     let mut problems = Vec::new();
@@ -169,7 +181,12 @@ fn policy(
         return Err(LoadError::Problems { problems, sources });
     }
     match merge(&layers, context) {
-        Ok(policy) => Ok((policy, sources)),
+        Ok(mut policy) => {
+            if let Some(worktree) = worktree {
+                grant_worktree(&mut policy, &layers, context, worktree);
+            }
+            Ok((policy, sources))
+        }
         Err(problems) => Err(LoadError::Problems { problems, sources }),
     }
 }

@@ -13,6 +13,7 @@
 
 mod guarded;
 mod network;
+mod worktree;
 
 use crate::containment::{Contained, Scope};
 use crate::defaults;
@@ -23,6 +24,8 @@ use crate::policy::{
 };
 use crate::problem::{Fault, LayerKind, Place, Problem, Trust};
 use crate::validate::{Context, Item, LayerPolicy, Said};
+
+pub use worktree::{Worktree, grant_worktree};
 
 /// Merges layers into one policy; without layers, the built-in default.
 ///
@@ -174,6 +177,7 @@ impl<'a> Merger<'a> {
             read: read.into_iter().map(path_grant).collect(),
             hide: self.hidden(),
             guard: guarded::guard(&self.all),
+            kept: Vec::new(),
             nested_sandbox: nested_sandbox(&self.granting, &self.all),
             environment_pass: environment_pass
                 .into_iter()

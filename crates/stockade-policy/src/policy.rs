@@ -23,6 +23,9 @@ pub struct Policy {
     pub hide: Vec<HidePattern>,
     /// Names that are held or reported where something may be written.
     pub guard: Guard,
+    /// Files in parts that may be written which must stay as they are; where
+    /// the compiler finds them it keeps them read-only.
+    pub kept: Vec<AbsolutePath>,
     /// Tools that bring their own sandbox (Chromium, bubblewrap) may make
     /// namespaces inside.
     pub nested_sandbox: Option<Rule>,

@@ -35,6 +35,7 @@ pub(crate) fn policy() -> Policy {
         }],
         hide: Vec::new(),
         guard: crate::guard::Guard::built_in(),
+        kept: Vec::new(),
         nested_sandbox: None,
         environment_pass: ["PATH", "LC_*", "TERM"]
             .map(|name| (name.to_owned(), rule("environment.pass")))

@@ -40,6 +40,9 @@ pub fn questions(
     }
     wanted.extend(view::mount_points());
     wanted.extend(view::markers(&policy.workspace));
+    for file in &policy.kept {
+        ask(&mut wanted, file);
+    }
     wanted.remove(&AbsolutePath::root());
     wanted.into_iter().collect()
 }

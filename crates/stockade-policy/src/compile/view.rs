@@ -116,6 +116,7 @@ pub(super) fn lay_out(
         }
     }
     markers::keep(&mut view, policy, facts, findings);
+    markers::keep_files(&mut view, policy, facts, findings);
     masks::enter(&mut view, policy, facts, findings);
     masks::pin(&mut view);
     view.grants

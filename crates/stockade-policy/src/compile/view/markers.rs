@@ -58,6 +58,45 @@ pub(super) fn keep(view: &mut View, policy: &Policy, facts: &Facts, findings: &m
     }
 }
 
+/// Makes files in a part that is written read-only mounts: pointers of a git
+/// directory outside, which decide what git runs there.
+pub(super) fn keep_files(view: &mut View, policy: &Policy, facts: &Facts, findings: &mut Findings) {
+    for file in &policy.kept {
+        let in_place = facts.paths.get(file).is_some_and(|fact| {
+            fact.kind == PathKind::File && fact.resolved.as_ref() == Some(file)
+        });
+        let writable = Entry::Host {
+            access: Access::Write,
+            directory: true,
+        };
+        if nearest_above(&view.entries, file) != Some(&writable) {
+            continue;
+        }
+        if !in_place {
+            findings.refuse(
+                Guarantee::FS5,
+                format!("{file} is no file any more, and would be open to the command"),
+                "start again",
+            );
+            continue;
+        }
+        let entry = Entry::Host {
+            access: Access::Read,
+            directory: false,
+        };
+        view.entries.insert(file.clone(), entry);
+        view.grants.push(Grant {
+            path: file.clone(),
+            access: Access::Read,
+            private: false,
+            rule: built_in(
+                "built-in.git-pointer",
+                "says where git finds its configuration and hooks",
+            ),
+        });
+    }
+}
+
 /// Read-only, unless a person grants exactly this file to be written.
 fn policy_file_access(view: &mut View, policy: &Policy, file: &AbsolutePath) -> Access {
     let by_name = |grant: &PathGrant| grant.target == GrantTarget::Path(file.clone());
