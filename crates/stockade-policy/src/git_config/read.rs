@@ -204,7 +204,8 @@ impl Reader<'_> {
 
     fn escaped(&mut self) -> Result<Option<u8>, Malformed> {
         Ok(Some(match self.next()? {
-            Some(b'\n') => return Ok(None),
+            // The end of the text counts as the end of a line.
+            None | Some(b'\n') => return Ok(None),
             Some(b't') => b'\t',
             Some(b'b') => 8,
             Some(b'n') => b'\n',

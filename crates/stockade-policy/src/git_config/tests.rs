@@ -153,3 +153,64 @@ fn only_what_is_new_is_found() {
     );
     assert!(newly_executing(old, b"[").is_err());
 }
+
+/// What git itself reads; `None` where it refuses.
+fn read_by_git(text: &str) -> Option<Vec<(String, Option<String>)>> {
+    use std::io::Write;
+    let mut git = std::process::Command::new("git")
+        .args(["config", "--file", "-", "--list", "-z"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .current_dir("/")
+        .spawn()
+        .unwrap();
+    git.stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    let output = git.wait_with_output().unwrap();
+    let listed = String::from_utf8(output.stdout).unwrap();
+    let setting = |line: &str| match line.split_once('\n') {
+        Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+        None => (line.to_owned(), None),
+    };
+    let settings = listed.split_terminator('\0').map(setting).collect();
+    output.status.success().then_some(settings)
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(400))]
+
+    /// What git reads is read here in the same way, and what it refuses is
+    /// refused. Only a lone carriage return is refused here alone.
+    #[test]
+    fn the_reader_agrees_with_git(
+        parts in proptest::collection::vec(proptest::sample::select(&[
+            "[", "]", "[a]", "[B \"", "\"]", "core", "X", ".", "\"", "\\", "\n", "\n", " ", "\t",
+            "=", "= ", "#", ";", "n", "x", "1", "-", "\r\n", "\u{e9}", "\\\n", "\\\"", "\\t",
+            "[a]\nx = ", "[a \"b\"]\ny", "\u{feff}",
+        ][..]), 0..14),
+        begun in proptest::bool::ANY,
+    ) {
+        if std::process::Command::new("git").arg("--version").output().is_err() {
+            println!("skipped: there is no git");
+            return Ok(());
+        }
+        let text = format!("{}{}", if begun { "[a]\n" } else { "" }, parts.concat());
+        let ours = read::settings(text.as_bytes()).ok().map(|settings| {
+            let shown = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+            let settings = settings.into_iter();
+            settings.map(|setting| (shown(setting.key), setting.value.map(shown))).collect()
+        });
+        let theirs = read_by_git(&text);
+        // Old versions of git make one space of several within a value.
+        let alike = |settings: Option<Vec<(String, Option<String>)>>| settings.map(|settings| {
+            let spaced = |value: String| value.split([' ', '\t']).filter(|word| !word.is_empty())
+                .collect::<Vec<_>>().join(" ");
+            settings.into_iter().map(|(key, value)| (key, value.map(spaced))).collect::<Vec<_>>()
+        });
+        proptest::prop_assert_eq!(alike(ours), alike(theirs), "{:?}", text);
+    }
+}
