@@ -93,6 +93,8 @@ pub fn facts(
         open_files_max: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
         paths: BTreeMap::new(),
         hidden: Vec::new(),
+        caches: None,
+        all_caches: None,
         sockets: Vec::new(),
         git_identity: Vec::new(),
         git_excludes: Vec::new(),
@@ -133,6 +135,11 @@ pub fn facts(
     {
         facts.git_excludes = crate::git::excludes(home, &facts.environment);
     }
+    let place = crate::caches::place(home);
+    facts.all_caches = place.clone().filter(|place| place.as_path().exists());
+    facts.caches = place
+        .filter(|place| !roots.iter().any(|root| place.is_within(root)))
+        .and_then(|place| crate::caches::of_workspace(&place, &policy.workspace));
     facts.sockets = crate::sockets::of_host(&roots).map_err(|error| ProbeError::System {
         what: "which unix sockets are bound",
         error,

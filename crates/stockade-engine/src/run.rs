@@ -21,6 +21,7 @@ use stockade_sys::signal::{self, Signals};
 use stockade_walls::WallError;
 use stockade_walls::process::{self as process_wall, Embryo, Sandbox, Start};
 
+use crate::caches::{self, CacheError, Held};
 use crate::events::{Decision, Event, ObjectKind, RunId};
 use crate::load::{LoadError, Loaded, Selection, load};
 use crate::log::{Log, LogError};
@@ -114,6 +115,8 @@ pub enum Refusal {
     WayOut { step: String, error: WayOutError },
     #[error(transparent)]
     Secret(#[from] SecretError),
+    #[error(transparent)]
+    Caches(#[from] CacheError),
     #[error("there is no step called {0}\n  remedy: `stockade explain --verbose` lists the steps")]
     NoSuchStep(String),
     #[error("cannot set up {what}: {error}")]
@@ -307,6 +310,7 @@ pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<F
         error,
     })?;
     let log = Log::at(&planned.loaded.state);
+    let caches = hold_caches(planned, &run, &log)?;
     let result = gate(request, planned, prepared, &run, &log);
     let (supervision, evidence) = match result {
         Ok(started) => started,
@@ -326,7 +330,25 @@ pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<F
     finished.names = names;
     // Now at the latest everything of the sandbox is gone.
     drop(supervised);
+    if let (Some(held), Some(caches)) = (caches, &planned.plan.caches) {
+        held.release(caches.bytes_max, request.egress_program.as_deref());
+    }
     Ok(finished)
+}
+
+/// Makes the caches of the plan, and keeps them while the command runs.
+fn hold_caches(planned: &Planned, run: &RunId, log: &Log) -> Result<Option<Held>, Refusal> {
+    let Some(caches) = &planned.plan.caches else {
+        return Ok(None);
+    };
+    match caches::hold(caches, &planned.plan.workspace) {
+        Ok(held) => Ok(Some(held)),
+        Err(error) => {
+            let refusal = Refusal::Caches(error);
+            log.append(Some(run), &[refusal_event(&refusal)], SystemTime::now())?;
+            Err(refusal)
+        }
+    }
 }
 
 type Started = (Supervision, Vec<process_wall::Evidence>);

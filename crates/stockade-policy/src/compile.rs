@@ -77,6 +77,7 @@ pub fn compile(
         facts,
         &limits,
         network.as_ref(),
+        view.caches.as_ref(),
         &steps,
         &mut findings,
     );
@@ -96,6 +97,7 @@ pub fn compile(
         masks: view.masks,
         guard: policy.guard.clone(),
         limits,
+        caches: view.caches,
         nested_sandbox: policy.nested_sandbox.is_some(),
         network,
         steps,

@@ -7,6 +7,7 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
+use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::network::rules::Target;
 use crate::path::AbsolutePath;
@@ -127,6 +128,12 @@ impl Contained for String {
             Some(prefix) => other.starts_with(prefix),
             None => self == other,
         }
+    }
+}
+
+impl Contained for Cache {
+    fn covers(&self, other: &Self, _: &Scope<'_>) -> bool {
+        self == other
     }
 }
 

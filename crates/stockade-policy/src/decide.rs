@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use crate::caches;
 use crate::compile::{places, secrets};
 use crate::credentials;
 use crate::git;
@@ -180,6 +181,9 @@ impl Judge<'_> {
             }
             (false, Access::Write, Need::Write) => self.by_guard(rule),
             (false, ..) => permit(rule, None),
+            (true, Access::Write, _) if rule.id == caches::RULE => {
+                permit(rule, Some("kept for later runs in this project"))
+            }
             (true, Access::Write, Need::Write) => {
                 permit(rule, Some("private: it is gone after the run"))
             }

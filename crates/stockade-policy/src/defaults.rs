@@ -1,5 +1,6 @@
 //! What applies where no layer says anything.
 
+use crate::caches::Cache;
 use crate::path::AbsolutePath;
 use crate::plan::Rule;
 use crate::policy::{GrantTarget, NamedSet};
@@ -87,6 +88,17 @@ pub(crate) fn read() -> Vec<Item<GrantTarget>> {
         "filesystem.read[0]",
         "what programs need to start",
     )]
+}
+
+/// `filesystem.caches`: all of them.
+pub(crate) fn caches() -> Vec<Item<Cache>> {
+    let items = Cache::ALL.iter().enumerate();
+    items
+        .map(|(index, &cache)| {
+            let id = format!("filesystem.caches[{index}]");
+            item(cache, &id, "kept between the runs of this project")
+        })
+        .collect()
 }
 
 /// `environment.pass`.

@@ -10,6 +10,7 @@ use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::caches::{Cache, Caches};
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
 use crate::plan::{
@@ -132,6 +133,7 @@ macro_rules! lists {
 lists!(
     Vec<u8>,
     (Vec<u8>, Vec<u8>),
+    (Cache, Rule),
     (Guarantee, Hold),
     AbsolutePath,
     Grant,
@@ -183,10 +185,11 @@ macro_rules! structs {
 
 structs! {
     Plan {
-        form, command, workspace, uid, gid, umask, grants, masks, guard, limits, nested_sandbox,
+        form, command, workspace, uid, gid, umask, grants, masks, guard, limits, caches, nested_sandbox,
         network, steps, guarantees, notes,
     }
     Command { argv, directory, environment }
+    Caches { source, path, list, bytes_max }
     Rule { id, origin, reason }
     Grant { path, access, private, rule }
     Mask { path, directory, committed, rule }
@@ -216,6 +219,13 @@ impl Canonical for u8 {
 impl Canonical for Guarantee {
     fn encode(&self, encoder: &mut Encoder) {
         encoder.bytes(self.id().as_bytes());
+    }
+}
+
+/// By name, so that the order of the list does not matter.
+impl Canonical for Cache {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.bytes(self.name().as_bytes());
     }
 }
 
@@ -420,6 +430,15 @@ mod tests {
             |plan| plan.masks[0].directory ^= true,
             |plan| plan.masks[0].rule.origin.push('x'),
             |plan| plan.guard = crate::guard::Guard::nothing(),
+            |plan| plan.masks[0].committed ^= true,
+            |plan| {
+                plan.caches = Some(Caches {
+                    source: AbsolutePath::root(),
+                    path: AbsolutePath::root(),
+                    list: Vec::new(),
+                    bytes_max: 0,
+                });
+            },
             |plan| plan.limits.memory_bytes = None,
             |plan| plan.limits.processes = None,
             |plan| plan.limits.cpu_percent = Some(0),

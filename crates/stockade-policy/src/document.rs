@@ -10,6 +10,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::keys;
 use crate::plan::Form;
@@ -48,6 +49,8 @@ pub struct Document {
     pub guard_report: List<WrittenGuard>,
     /// `approval.guarded`.
     pub guarded_ask: Option<Located<bool>>,
+    pub caches: List<Cache>,
+    pub cache_bytes: Option<Located<u64>>,
     pub network_allow: List<HostPattern>,
     pub network: WrittenNetwork,
     pub environment_pass: List<String>,
@@ -145,6 +148,8 @@ impl Document {
             guard: None,
             guard_report: None,
             guarded_ask: None,
+            caches: None,
+            cache_bytes: None,
             network_allow: None,
             network: WrittenNetwork::default(),
             environment_pass: None,

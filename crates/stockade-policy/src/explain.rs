@@ -10,6 +10,7 @@ mod wire;
 
 use std::fmt::Write as _;
 
+use crate::caches;
 use crate::compile::bytes_text;
 use crate::digest::digest;
 use crate::path::printable;
@@ -21,8 +22,8 @@ pub use network::{
     BudgetV1, CredentialV1, HostPortV1, NetworkV1, PublishV1, RuleSetV1, SocketV1, TargetV1,
 };
 pub use wire::{
-    CommandV1, ExplainV1, GrantV1, GuaranteeV1, LimitsV1, MaskV1, RuleV1, StepV1, SystemCallV1,
-    json,
+    CachesV1, CommandV1, ExplainV1, GrantV1, GuaranteeV1, LimitsV1, MaskV1, RuleV1, StepV1,
+    SystemCallV1, json,
 };
 
 /// How text is marked up. Colours only repeat what the words say.
@@ -127,12 +128,15 @@ fn files(page: &mut Page, plan: &Plan) {
     };
     grants(page, "Readable", part(false, Access::Read));
     grants(page, "Writable", part(false, Access::Write));
-    let private = part(true, Access::Write).chain(part(true, Access::Read));
+    let private = part(true, Access::Write)
+        .chain(part(true, Access::Read))
+        .filter(|grant| grant.rule.id != caches::RULE);
     grants(
         page,
         "Private: this run's own, nothing of the machine's",
         private,
     );
+    kept(page, plan);
     if plan.masks.is_empty() {
         return;
     }
@@ -150,6 +154,23 @@ fn files(page: &mut Page, plan: &Plan) {
             mask.rule.reason
         ));
     }
+}
+
+fn kept(page: &mut Page, plan: &Plan) {
+    let Some(caches) = &plan.caches else {
+        return;
+    };
+    page.heading("Caches: kept for the next runs in this project, and for nothing else");
+    for (cache, rule) in &caches.list {
+        let origin = page.toned(Tone::Faint, &source(rule));
+        page.item(&format!("{:6}  {}  {origin}", cache.name(), rule.reason));
+    }
+    page.item(&format!(
+        "at {}, from {}, at most {} after a run",
+        caches.path,
+        caches.source,
+        bytes_text(caches.bytes_max)
+    ));
 }
 
 fn grants<'a>(page: &mut Page, heading: &str, grants: impl Iterator<Item = &'a Grant>) {

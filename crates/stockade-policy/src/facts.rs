@@ -106,6 +106,11 @@ pub struct Facts {
     pub paths: BTreeMap<AbsolutePath, PathFact>,
     /// Places below writable grants that a `hide` pattern matched.
     pub hidden: Vec<HiddenMatch>,
+    /// Where the caches of this workspace are, or would be made, with no link in
+    /// it; `None` where there is no place for them.
+    pub caches: Option<AbsolutePath>,
+    /// Where the caches of all workspaces are, if they exist.
+    pub all_caches: Option<AbsolutePath>,
     /// Unix sockets on which a process outside listens, below a grant.
     pub sockets: Vec<AbsolutePath>,
     /// Settings of the caller's own git configuration that say who commits,

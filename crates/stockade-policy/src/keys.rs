@@ -176,6 +176,22 @@ static KEYS: &[Key] = &[
         },
     },
     Key {
+        path: "filesystem.caches",
+        grammar: Grammar::List(Text::Words(&["cargo", "npm", "pip", "go", "ccache"])),
+        about: "Caches that are kept between the runs of this project, and of no other. A list \
+                replaces the built-in one, which has all of them; an empty one keeps nothing.",
+        example: r#"caches = ["cargo", "npm"]"#,
+        read: |document, reader, input| document.caches = reader.list(input, value::cache),
+    },
+    Key {
+        path: "filesystem.cache_bytes_max",
+        grammar: Grammar::Text(Text::Pattern(SIZE)),
+        about: "Size of the caches of one project together. What was not used for longest goes when \
+                a run has ended.",
+        example: r#"cache_bytes_max = "2GiB""#,
+        read: |document, reader, input| document.cache_bytes = reader.text(input, value::size),
+    },
+    Key {
         path: "environment.pass",
         grammar: Grammar::List(Text::Pattern(VARIABLE)),
         about: "Variables that enter with your value, by name or by prefix and star. A list replaces \

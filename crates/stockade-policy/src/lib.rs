@@ -6,6 +6,7 @@
 //! environment: the caller hands all of it in as values, so the same input
 //! always gives the same plan and the same digest.
 
+pub mod caches;
 pub mod compile;
 mod containment;
 pub mod credentials;

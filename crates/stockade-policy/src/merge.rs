@@ -15,6 +15,7 @@ mod guarded;
 mod network;
 mod worktree;
 
+use crate::caches::Cache;
 use crate::containment::{Contained, Scope};
 use crate::defaults;
 use crate::plan::{Form, Rule};
@@ -82,6 +83,7 @@ struct Granted {
     environment_pass: Vec<Item<String>>,
     environment_set: Vec<Item<(String, String)>>,
     weaken: Vec<Item<crate::guarantee::Guarantee>>,
+    caches: Vec<Item<Cache>>,
     nested_sandbox: Option<Rule>,
     form: Form,
     limits: LimitDemands,
@@ -109,6 +111,7 @@ impl<'a> Merger<'a> {
             ),
             environment_set: last_of_each_name(&self.granting),
             weaken: self.united(|policy| &policy.weaken, Vec::new),
+            caches: self.united(|policy| &policy.caches, defaults::caches),
             nested_sandbox: nested_sandbox(&self.granting, &self.granting),
             form: form(&self.granting, &self.granting),
             limits: limits(&self.granting),
@@ -161,6 +164,7 @@ impl<'a> Merger<'a> {
             environment_pass,
             environment_set,
             weaken,
+            caches,
             ..
         } = granted;
         let (write, read) = self.narrowed_paths(write, read);
@@ -170,6 +174,7 @@ impl<'a> Merger<'a> {
         };
         let environment_pass = self.taken_away(environment_pass, |policy| &policy.environment_pass);
         let weaken = self.taken_away(weaken, |policy| &policy.weaken);
+        let caches = self.taken_away(caches, |policy| &policy.caches);
         Policy {
             form: form(&self.granting, &self.all),
             workspace: context.workspace.clone(),
@@ -178,6 +183,10 @@ impl<'a> Merger<'a> {
             hide: self.hidden(),
             guard: guarded::guard(&self.all),
             kept: Vec::new(),
+            caches: caches
+                .into_iter()
+                .map(|item| (item.value, item.rule))
+                .collect(),
             nested_sandbox: nested_sandbox(&self.granting, &self.all),
             environment_pass: environment_pass
                 .into_iter()
@@ -391,6 +400,7 @@ fn limits(layers: &[&LayerPolicy]) -> LimitDemands {
         open_files: least(layers, |policy| &policy.open_files),
         file_bytes: least(layers, |policy| &policy.file_bytes),
         disk_bytes: least(layers, |policy| &policy.disk_bytes),
+        cache_bytes: least(layers, |policy| &policy.cache_bytes),
         exact: exact.map(|item| item.rule.clone()),
     }
 }
@@ -413,7 +423,7 @@ fn lowered(granted: LimitDemands, ceiling: LimitDemands) -> LimitDemands {
             (granted, ceiling) => granted.or(ceiling),
         }
     }
-    use limit_defaults::{DISK_BYTES, OPEN_FILES, PROCESSES};
+    use limit_defaults::{CACHE_BYTES, DISK_BYTES, OPEN_FILES, PROCESSES};
     LimitDemands {
         memory: lowered_memory(granted.memory, ceiling.memory),
         processes: least(granted.processes, ceiling.processes, Some(PROCESSES)),
@@ -423,6 +433,7 @@ fn lowered(granted: LimitDemands, ceiling: LimitDemands) -> LimitDemands {
         open_files: least(granted.open_files, ceiling.open_files, Some(OPEN_FILES)),
         file_bytes: least(granted.file_bytes, ceiling.file_bytes, None),
         disk_bytes: least(granted.disk_bytes, ceiling.disk_bytes, Some(DISK_BYTES)),
+        cache_bytes: least(granted.cache_bytes, ceiling.cache_bytes, Some(CACHE_BYTES)),
         exact: granted.exact.or(ceiling.exact),
     }
 }
@@ -511,6 +522,9 @@ impl Widenings<'_> {
                 );
             }
         }
+        self.list(&policy.caches, &granted.caches, "keep the cache", |cache| {
+            cache.name().to_owned()
+        });
         if let Some(item) = policy
             .nested_sandbox
             .as_ref()
@@ -561,7 +575,7 @@ impl Widenings<'_> {
     }
 
     fn limits(&mut self, granted: &LimitDemands) {
-        use limit_defaults::{DISK_BYTES, OPEN_FILES, PROCESSES};
+        use limit_defaults::{CACHE_BYTES, DISK_BYTES, OPEN_FILES, PROCESSES};
         let policy = self.policy;
         self.memory(granted);
         self.limit(
@@ -590,6 +604,12 @@ impl Widenings<'_> {
             &policy.disk_bytes,
             &granted.disk_bytes,
             Some(DISK_BYTES),
+        );
+        self.limit(
+            "cache_bytes_max",
+            &policy.cache_bytes,
+            &granted.cache_bytes,
+            Some(CACHE_BYTES),
         );
     }
 

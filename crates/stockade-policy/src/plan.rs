@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::caches::Caches;
 use crate::guarantee::Guarantee;
 use crate::guard::Guard;
 use crate::network::NetworkPlan;
@@ -403,6 +404,8 @@ pub struct Plan {
     /// Names below writable grants that are held or reported.
     pub guard: Guard,
     pub limits: Limits,
+    /// What is kept between the runs of this workspace.
+    pub caches: Option<Caches>,
     pub nested_sandbox: bool,
     /// What the way out is held to; `None` where nothing is reached, offered
     /// or published, and then there is no egress process.

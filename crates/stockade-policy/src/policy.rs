@@ -5,6 +5,7 @@
 
 mod network;
 
+use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::guard::Guard;
 use crate::path::AbsolutePath;
@@ -26,6 +27,8 @@ pub struct Policy {
     /// Files in parts that may be written which must stay as they are; where
     /// the compiler finds them it keeps them read-only.
     pub kept: Vec<AbsolutePath>,
+    /// Caches that are kept between the runs of this workspace.
+    pub caches: Vec<(Cache, Rule)>,
     /// Tools that bring their own sandbox (Chromium, bubblewrap) may make
     /// namespaces inside.
     pub nested_sandbox: Option<Rule>,
@@ -80,6 +83,8 @@ pub struct LimitDemands {
     pub open_files: Option<(u64, Rule)>,
     pub file_bytes: Option<(u64, Rule)>,
     pub disk_bytes: Option<(u64, Rule)>,
+    /// All caches of one workspace together, once a run has ended.
+    pub cache_bytes: Option<(u64, Rule)>,
     /// Refuse to run when a limit would only be held by sampling.
     pub exact: Option<Rule>,
 }
@@ -107,4 +112,6 @@ pub mod limit_defaults {
     pub const OPEN_FILES: u64 = 65_536;
     /// Private directories; they live in memory, so also at most half of it.
     pub const DISK_BYTES: u64 = 4 << 30;
+    /// Caches of one workspace.
+    pub const CACHE_BYTES: u64 = 5 << 30;
 }

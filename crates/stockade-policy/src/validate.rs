@@ -4,6 +4,7 @@
 mod guarded;
 mod network;
 
+use crate::caches::Cache;
 use crate::document::{Document, List, Setting, from_settings};
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError};
@@ -46,6 +47,8 @@ pub struct LayerPolicy {
     pub(crate) guard: Said<WrittenGuard>,
     pub(crate) guard_report: Said<WrittenGuard>,
     pub(crate) guarded_ask: Option<Item<bool>>,
+    pub(crate) caches: Said<Cache>,
+    pub(crate) cache_bytes: Option<Item<u64>>,
     pub(crate) network: LayerNetwork,
     pub(crate) environment_pass: Said<String>,
     pub(crate) environment_set: Said<(String, String)>,
@@ -84,6 +87,8 @@ pub fn validate(document: &Document, context: &Context) -> Result<LayerPolicy, V
         guard: validator.guarded("filesystem.guard", &document.guard),
         guard_report: validator.guarded("filesystem.guard_report", &document.guard_report),
         guarded_ask: rules.one("approval.guarded", &document.guarded_ask),
+        caches: rules.list("filesystem.caches", &document.caches),
+        cache_bytes: rules.one("filesystem.cache_bytes_max", &document.cache_bytes),
         network,
         environment_pass: rules.list("environment.pass", &document.environment_pass),
         environment_set: rules.variables(&document.environment_set),
@@ -142,9 +147,9 @@ fn with_preset(document: &Document) -> Result<Document, Vec<Problem>> {
         };
     }
     fill! {
-        lists [write read hide guard guard_report network_allow environment_pass weaken]
+        lists [write read hide caches guard guard_report network_allow environment_pass weaken]
         scalars [guarded_ask nested_sandbox form memory processes cpu_percent cpu_seconds wall_time_ms
-            open_files file_bytes disk_bytes exact]
+            open_files file_bytes disk_bytes cache_bytes exact]
     }
     Ok(filled)
 }

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError, printable};
 use crate::plan::Form;
@@ -349,6 +350,24 @@ pub(crate) fn guarantee(text: &str) -> Parsed<Guarantee> {
         match closest(&text.to_ascii_uppercase(), ids()) {
             Some(id) => fault.help(format!("did you mean \"{id}\"?")),
             None => fault.help("`stockade doctor` lists the guarantees"),
+        }
+    })
+}
+
+/// `filesystem.caches`: the name of a cache.
+pub(crate) fn cache(text: &str) -> Parsed<Cache> {
+    let names = || Cache::ALL.iter().map(|cache| cache.name());
+    Cache::from_name(text).ok_or_else(|| {
+        let fault = Fault::new(
+            "unknown-cache",
+            format!("no cache is called {}", quoted(text)),
+        );
+        match closest(text, names()) {
+            Some(name) => fault.help(format!("did you mean \"{name}\"?")),
+            None => fault.help(format!(
+                "the caches are: {}",
+                names().collect::<Vec<_>>().join(", ")
+            )),
         }
     })
 }

@@ -48,6 +48,9 @@ pub(super) fn inside(
     if let Some(directory) = &view.runtime_directory {
         inside.insert(b"XDG_RUNTIME_DIR", directory.as_bytes());
     }
+    for (name, path) in &view.cache_variables {
+        inside.insert(name.as_bytes(), path.as_bytes());
+    }
     // Settings in variables come last of all (git-config(1), GIT_CONFIG_COUNT).
     if let Some(file) = &view.git_excludes
         && !inside.contains_key(&b"GIT_CONFIG_COUNT"[..])

@@ -1,6 +1,7 @@
 //! Says of every guarantee whether a plan holds it, by what, and which steps
 //! must show evidence.
 
+use crate::caches::Caches;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee::{self, *};
 use crate::network::NetworkPlan;
@@ -16,6 +17,7 @@ pub(super) fn judge(
     facts: &Facts,
     limits: &Limits,
     network: Option<&NetworkPlan>,
+    caches: Option<&Caches>,
     steps: &[Step],
     findings: &mut Findings,
 ) -> Vec<(Guarantee, Hold)> {
@@ -23,7 +25,7 @@ pub(super) fn judge(
     lose_by_choice(policy, facts, limits, findings);
     let judged = Guarantee::ALL.iter().map(|&guarantee| {
         let hold = match (
-            mechanism(policy, limits, network, steps, guarantee),
+            mechanism(policy, limits, network, caches, steps, guarantee),
             findings.lost(guarantee),
         ) {
             (Err(because), _) => Hold::NotHeld {
@@ -147,6 +149,7 @@ fn mechanism(
     policy: &Policy,
     limits: &Limits,
     network: Option<&NetworkPlan>,
+    caches: Option<&Caches>,
     steps: &[Step],
     guarantee: Guarantee,
 ) -> Result<String, &'static str> {
@@ -167,6 +170,7 @@ fn mechanism(
             ));
         }
         (PR7, _) => return Ok(limits_mechanism(limits)),
+        (EP1, Form::Namespaces) if caches.is_some() => return Ok(kept(caches)),
         (AU1, _) => "hash-chained event log; each decision names its rule",
         (AU2, _) => "the gate waits for evidence of every step, else kills and exits 125",
         (PR2, _) => "no_new_privs, empty capability sets, system call filter",
@@ -198,6 +202,15 @@ fn namespaces_mechanism(policy: &Policy, guarantee: Guarantee) -> &'static str {
         EP1 => "a new root and empty private directories each time, gone with the run",
         _ => "",
     }
+}
+
+/// What a run may find of earlier ones, and which.
+fn kept(caches: Option<&Caches>) -> String {
+    let names = caches.map(Caches::names).unwrap_or_default();
+    format!(
+        "a new root and empty private directories each time, gone with the run; of earlier runs in \
+         this project only caches are kept: {names}"
+    )
 }
 
 fn egress_mechanism(guarantee: Guarantee) -> &'static str {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::fixtures::*;
+use crate::caches::Cache;
 use crate::decide::{Decision, Question, decide};
 use crate::digest::digest;
 use crate::facts::{Facts, HiddenMatch, PathKind};
@@ -56,6 +57,11 @@ impl Lowered {
                     access,
                     ..
                 } => {
+                    let caches = plan.caches.as_ref().map(|caches| &caches.path);
+                    if Some(path) == caches {
+                        lowered.mounts.insert(path.clone(), Mount::Own);
+                        continue;
+                    }
                     assert_eq!(source, path, "the view shows the host under its own names");
                     lowered.mounts.insert(path.clone(), Mount::Host(*access));
                 }
@@ -185,6 +191,7 @@ prop_compose! {
         policy.read.extend(reads.iter().map(|place| grant("filesystem.read", &place.to_string())));
         policy.write.extend(writes.iter().map(|place| grant("filesystem.write", &place.to_string())));
         policy.hide = vec![HidePattern { pattern: "x".to_owned(), rule: rule("filesystem.hide[0]") }];
+        policy.caches = Cache::ALL.iter().map(|&cache| (cache, rule("filesystem.caches"))).collect();
         policy.nested_sandbox = nested.then(|| rule("process.nested_sandbox"));
         if weakened {
             policy.weaken = [Guarantee::FS1, Guarantee::FS2, Guarantee::FS3, Guarantee::PR6]
@@ -192,6 +199,7 @@ prop_compose! {
                 .to_vec();
         }
         let mut facts = Facts { landlock_abi, ..facts() };
+        facts.caches = Some(path("/home/u/.cache/stockade/0123/data"));
         let asked: Vec<_> = [reads, writes, hidden.clone(), others].concat();
         for place in &asked {
             for above in std::iter::once(place.as_bytes()).chain(place.ancestors()) {

@@ -208,7 +208,7 @@ impl StepList {
         let (kind, action) = self.action(path.clone(), entry);
         let holds: &[Guarantee] = match entry {
             Entry::Host { .. } => &[FS1, FS2],
-            Entry::Private { .. } => &[FS1, EP1],
+            Entry::Private { .. } | Entry::Caches { .. } => &[FS1, EP1],
             Entry::Device { .. } => &[FS1],
             Entry::Terminals => &[PR6],
             Entry::Proc => &[PR3],
@@ -247,6 +247,15 @@ impl StepList {
             Entry::Proc => {
                 let writable = self.nested_sandbox;
                 ("proc", Action::Proc { writable })
+            }
+            Entry::Caches { source } => {
+                let action = Action::Bind {
+                    source: source.clone(),
+                    path,
+                    access: Access::Write,
+                    directory: true,
+                };
+                ("caches", action)
             }
             Entry::Copy => {
                 let bytes_max = COPY_BYTES_MAX;
@@ -519,6 +528,8 @@ fn rights(abi: u32, names: Names, entry: &Entry) -> u64 {
             Names::Native => landlock::write_rights(abi, Object::Directory),
             Names::Supervised => landlock::supervised_rights(abi, Object::Directory),
         },
+        // The sandbox's own, of which no name is ever active outside.
+        Entry::Caches { .. } => landlock::write_rights(abi, Object::Directory),
         Entry::Device { .. } => landlock::write_rights(abi, Object::Device),
         Entry::Terminals => landlock::device_directory_rights(abi),
         Entry::Proc => (landlock::FS_READ_FILE | landlock::FS_READ_DIR) & landlock::handled(abi).fs,

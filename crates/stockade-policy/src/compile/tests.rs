@@ -4,6 +4,7 @@ use expect_test::{Expect, expect};
 
 use super::fixtures::*;
 use super::{CommandRequest, compile, credential_questions, granted_roots, questions};
+use crate::caches::Cache;
 use crate::decide::{Decision, Question, decide};
 use crate::facts::{Ability, ControlGroups, Facts, HiddenMatch, PathKind};
 use crate::guarantee::Guarantee;
@@ -859,4 +860,68 @@ fn without_the_pids_controller_limits_are_not_exact() {
         directories: [("memory".to_owned(), path("/m"))].into(),
     };
     assert!(!compiled(&policy(), &facts).unwrap().limits.exact);
+}
+
+/// Where the host's own cache is granted, programs are left to it.
+#[test]
+fn caches_are_one_mount_and_give_way_to_what_is_granted() {
+    let mut policy = policy();
+    policy.caches = Cache::ALL
+        .iter()
+        .map(|&cache| (cache, rule("filesystem.caches")))
+        .collect();
+    policy
+        .read
+        .push(grant("filesystem.read[1]", "/home/u/go/pkg"));
+    let mut facts = facts();
+    facts.caches = Some(path("/home/u/.cache/stockade/0123/data"));
+    for directory in ["/home/u/go", "/home/u/go/pkg"] {
+        let fact = fact(PathKind::Directory, directory);
+        facts.paths.insert(path(directory), fact);
+    }
+    let plan = compiled(&policy, &facts).unwrap();
+    let binds: Vec<_> = plan
+        .steps
+        .iter()
+        .filter_map(|step| match &step.action {
+            Action::Bind {
+                source,
+                path,
+                access,
+                ..
+            } if source != path => Some((source.to_string(), path.to_string(), *access)),
+            _ => None,
+        })
+        .collect();
+    let [source, inside] = [
+        "/home/u/.cache/stockade/0123/data",
+        "/home/u/.cache/stockade",
+    ];
+    assert_eq!(
+        binds,
+        [(source.to_owned(), inside.to_owned(), Access::Write)]
+    );
+    let value = |name: &str| {
+        let mut variables = plan.command.environment.iter();
+        variables
+            .find(|(found, _)| found == name.as_bytes())
+            .map(|(_, value)| String::from_utf8(value.clone()).unwrap())
+    };
+    assert_eq!(value("GOMODCACHE"), None);
+    assert_eq!(value("GOCACHE"), Some(format!("{inside}/go/build")));
+    assert_eq!(value("npm_config_cache"), Some(format!("{inside}/npm")));
+    let epoch = plan
+        .guarantees
+        .iter()
+        .find(|(guarantee, _)| *guarantee == Guarantee::EP1);
+    let Some((_, Hold::Held { by, .. })) = epoch else {
+        panic!("EP1 is held");
+    };
+    assert!(
+        by.contains("only caches are kept: cargo, npm, pip, go, ccache"),
+        "{by}"
+    );
+    // Without caches there is nothing to keep.
+    policy.caches.clear();
+    assert_eq!(compiled(&policy, &facts).unwrap().caches, None);
 }

@@ -5,6 +5,7 @@
 //! above it, so the order of the map is an order in which it can be built.
 
 mod absent;
+mod caches;
 mod grants;
 mod markers;
 mod masks;
@@ -12,6 +13,7 @@ mod private;
 
 use std::collections::BTreeMap;
 
+use crate::caches::Caches;
 use crate::facts::Facts;
 use crate::path::AbsolutePath;
 use crate::plan::{Access, Cover, Form, Grant, Limits, Mask, Rule};
@@ -34,6 +36,10 @@ pub(super) struct View {
     pub(super) home: AbsolutePath,
     /// The private runtime directory, when the policy passes its variable.
     pub(super) runtime_directory: Option<AbsolutePath>,
+    /// What is kept between the runs of this workspace, and the variables that
+    /// lead there.
+    pub(super) caches: Option<Caches>,
+    pub(super) cache_variables: Vec<(&'static str, AbsolutePath)>,
     /// The file that `core.excludesFile` of git is to name, when git does not
     /// find it by itself.
     pub(super) git_excludes: Option<AbsolutePath>,
@@ -82,6 +88,11 @@ pub(super) enum Entry {
     Proc,
     /// A private copy of a directory of the host.
     Copy,
+    /// Caches of this workspace, a directory of the host that is the sandbox's
+    /// own: what it writes there, no other workspace and nothing outside uses.
+    Caches {
+        source: AbsolutePath,
+    },
 }
 
 pub(super) fn lay_out(
@@ -98,6 +109,8 @@ pub(super) fn lay_out(
         covers: BTreeMap::new(),
         home: facts.home.clone(),
         runtime_directory: None,
+        caches: None,
+        cache_variables: Vec::new(),
         git_excludes: None,
         way_out: None,
     };
@@ -105,6 +118,7 @@ pub(super) fn lay_out(
         Form::Namespaces => {
             host.enter(&mut view, findings);
             private::enter(&mut view, policy, facts, limits, findings);
+            caches::enter(&mut view, policy, facts, findings);
             drop_what_is_covered(&mut view);
         }
         Form::LandlockOnly => {

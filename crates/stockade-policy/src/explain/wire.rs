@@ -26,6 +26,8 @@ pub struct ExplainV1 {
     pub grants: Vec<GrantV1>,
     pub masks: Vec<MaskV1>,
     pub guard: GuardV1,
+    /// What is kept between the runs of this workspace; `null` is nothing.
+    pub caches: Option<CachesV1>,
     /// Names only: a value may be a secret.
     pub environment: Vec<String>,
     /// Hosts that may be reached; empty denies all.
@@ -64,6 +66,15 @@ pub struct GrantV1 {
     pub access: &'static str,
     pub private: bool,
     pub rule: RuleV1,
+}
+
+/// Caches that are kept; `source` is their place on the host.
+#[derive(Clone, Debug, Serialize)]
+pub struct CachesV1 {
+    pub names: Vec<&'static str>,
+    pub source: String,
+    pub path: String,
+    pub bytes_max: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -144,6 +155,12 @@ pub fn json(plan: &Plan) -> ExplainV1 {
         grants: plan.grants.iter().map(grant).collect(),
         masks: plan.masks.iter().map(mask).collect(),
         guard: super::guarded::json(plan),
+        caches: plan.caches.as_ref().map(|caches| CachesV1 {
+            names: caches.list.iter().map(|(cache, _)| cache.name()).collect(),
+            source: caches.source.to_string(),
+            path: caches.path.to_string(),
+            bytes_max: caches.bytes_max,
+        }),
         environment: plan
             .command
             .environment
@@ -288,6 +305,7 @@ mod tests {
         assert_eq!(
             keys,
             [
+                "caches",
                 "command",
                 "digest",
                 "environment",

@@ -103,6 +103,7 @@ pub fn plan(scratch: &Scratch, role: &str) -> Plan {
         masks: Vec::new(),
         limits: limits(),
         guard: stockade_policy::guard::Guard::nothing(),
+        caches: None,
         nested_sandbox: false,
         network: None,
         steps: steps.collect(),

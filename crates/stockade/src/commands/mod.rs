@@ -1,6 +1,7 @@
 //! One module a subcommand.
 
 pub mod approvals;
+pub mod cache;
 pub mod doctor;
 pub mod egress;
 pub mod explain;

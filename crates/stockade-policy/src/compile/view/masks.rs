@@ -23,6 +23,7 @@ pub(super) fn enter(view: &mut View, policy: &Policy, facts: &Facts, findings: &
     sockets(&mut masks, view, facts);
     bound_secrets(&mut masks, view, policy, facts);
     if policy.form == Form::Namespaces {
+        caches_of_others(&mut masks, view, facts);
         kernel_keys(&mut masks, policy, findings);
     }
     for grant in view.grants.iter().filter(|grant| !grant.private) {
@@ -182,6 +183,15 @@ fn bound_secrets(masks: &mut Masks, view: &View, policy: &Policy, facts: &Facts)
         for place in resolved.into_iter().chain([&path]) {
             cover(masks, view, place, false, rule());
         }
+    }
+}
+
+/// A run that is granted the caller's cache directory would otherwise read and
+/// alter what runs in other workspaces use.
+fn caches_of_others(masks: &mut Masks, view: &View, facts: &Facts) {
+    if let Some(path) = &facts.all_caches {
+        let rule = built_in("built-in.caches", "caches of other projects");
+        cover(masks, view, path, true, rule);
     }
 }
 
