@@ -21,6 +21,7 @@ use stockade_walls::process::{self as process_wall, ChildStream, Embryo, Start};
 pub use cause::{Cause, Circumstances};
 
 use crate::events::RunId;
+use crate::layers::OwnLayer;
 use crate::load::CliSetting;
 use crate::log::Log;
 use crate::probe;
@@ -292,11 +293,13 @@ fn to_the_gate(request: &Request, planned: &Planned) -> Result<Vec<usize>, (Vec<
         .and_then(|identity| Embryo::fork(plan.form, identity, streams, &[]));
     let mut opening = Opening::begin(request, planned, None, &run, None).map_err(of_way_out)?;
     let extras = opening.as_ref().map(Opening::extras).unwrap_or_default();
+    let layer = OwnLayer::prepare(planned, &run).map_err(of_way_out)?;
     let start = Start {
         plan,
         control_groups: &planned.facts.control_groups,
         extra_environment: &extras.environment(),
         authority: extras.authority.as_deref(),
+        upper: layer.as_ref().map(OwnLayer::place),
         fail_at: None,
     };
     let mut gate = process_wall::start(embryo, start)

@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod events;
 pub mod git;
 pub mod hide;
+pub mod layers;
 pub mod load;
 pub mod log;
 pub mod names;

@@ -96,6 +96,8 @@ pub fn facts(
         caches: None,
         all_caches: None,
         sockets: Vec::new(),
+        overlay: Ability::Yes,
+        layers: Vec::new(),
         git_identity: Vec::new(),
         git_excludes: Vec::new(),
         host_name: rustix::system::uname()

@@ -20,9 +20,11 @@ use stockade_policy::policy::{GrantTarget, PathGrant};
 use stockade_sys::signal::{self, Signals};
 use stockade_walls::WallError;
 use stockade_walls::process::{self as process_wall, Embryo, Sandbox, Start};
+use stockade_workspace::store::StoreError;
 
 use crate::caches::{self, CacheError, Held};
 use crate::events::{Decision, Event, ObjectKind, RunId};
+use crate::layers::{Base, LayerOutcome, OwnLayer};
 use crate::load::{LoadError, Loaded, Selection, load};
 use crate::log::{Log, LogError};
 use crate::names::{NameSummary, Names};
@@ -52,6 +54,8 @@ pub struct Request {
     pub unknown: Unknown,
     /// Lines on standard error while the command runs.
     pub notices: Notices,
+    /// The snapshot or fork of the workspace to go on from.
+    pub on: Option<String>,
     /// The program that becomes the egress process when it is called as
     /// `stockade egress`; this process's own when `None`.
     pub egress_program: Option<PathBuf>,
@@ -86,6 +90,8 @@ pub struct Planned {
     pub digest: Digest,
     pub facts: Facts,
     pub loaded: Loaded,
+    /// What lies below the run's own layer of the workspace.
+    pub base: Base,
 }
 
 /// Why nothing was run.
@@ -117,6 +123,8 @@ pub enum Refusal {
     Secret(#[from] SecretError),
     #[error(transparent)]
     Caches(#[from] CacheError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
     #[error("there is no step called {0}\n  remedy: `stockade explain --verbose` lists the steps")]
     NoSuchStep(String),
     #[error("cannot set up {what}: {error}")]
@@ -143,6 +151,8 @@ pub struct Finished {
     pub network: Option<NetworkSummary>,
     /// What was done to names, where a process outside makes them.
     pub names: Option<NameSummary>,
+    /// What became of the run's own layer of the workspace, if it had one.
+    pub layer: Option<LayerOutcome>,
     /// The log could not take the end of the run.
     pub log_error: Option<LogError>,
     /// Why the run was ended before the command was, if stockade failed.
@@ -242,9 +252,11 @@ fn compiled(
         Unknown::Learn => loaded.policy.network.approval = Approval::Learn,
         Unknown::Ask => loaded.policy.network.approval = Approval::Ask,
     }
+    let base = Base::choose(&mut loaded, request.on.as_deref())?;
     let directory = directory(request, &loaded)?;
     let mut facts = probe::facts(&loaded.policy, &loaded.home, &directory)?;
     facts.user_namespaces = user_namespaces;
+    base.complete(&loaded, &mut facts)?;
     if wants_way_out(request, &loaded) {
         facts.redirect = probe::network::redirect(&loaded.state).map_err(LoadError::from)?;
         facts.ca_bundles = probe::network::ca_bundles();
@@ -267,6 +279,7 @@ fn compiled(
         digest,
         facts,
         loaded,
+        base,
     })
 }
 
@@ -311,7 +324,11 @@ pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<F
     })?;
     let log = Log::at(&planned.loaded.state);
     let caches = hold_caches(planned, &run, &log)?;
-    let result = gate(request, planned, prepared, &run, &log);
+    let mut layer = None;
+    let result = OwnLayer::prepare(planned, &run).and_then(|own| {
+        layer = own;
+        gate(request, planned, prepared, &run, &log, layer.as_ref())
+    });
     let (supervision, evidence) = match result {
         Ok(started) => started,
         Err(refusal) => {
@@ -333,6 +350,7 @@ pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<F
     if let (Some(held), Some(caches)) = (caches, &planned.plan.caches) {
         held.release(caches.bytes_max, request.egress_program.as_deref());
     }
+    finished.layer = layer.map(|layer| layer.finish(finished.outcome.exit_code()));
     Ok(finished)
 }
 
@@ -360,6 +378,7 @@ fn gate(
     mut prepared: Prepared,
     run: &RunId,
     log: &Log,
+    layer: Option<&OwnLayer>,
 ) -> Result<Started, Refusal> {
     let plan = &planned.plan;
     let fail_at = fail_at(request, plan)?;
@@ -372,6 +391,7 @@ fn gate(
         control_groups: &planned.facts.control_groups,
         extra_environment: &extras.environment(),
         authority: extras.authority.as_deref(),
+        upper: layer.map(OwnLayer::place),
         fail_at,
     };
     let embryo = prepared.launcher(plan)?;
@@ -587,6 +607,7 @@ fn finish(
         denials,
         network: None,
         names: None,
+        layer: None,
         log_error,
         failure: None,
     }

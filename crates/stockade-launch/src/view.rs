@@ -8,6 +8,7 @@
 
 mod absent;
 mod masks;
+mod overlay;
 mod trust_store;
 
 use std::io;
@@ -52,6 +53,8 @@ pub(crate) struct View {
     /// The host's root: kept until Landlock has shown that it refuses it.
     old_root: Option<OwnedFd>,
     stored: u32,
+    /// The workspace as an overlay, and where it is.
+    overlay: Option<(Vec<u8>, OwnedFd)>,
     /// Where something that is not the launcher's own begins (a part of the
     /// host, /proc), or a link: below, nothing is made.
     foreign: Vec<Vec<u8>>,
@@ -91,6 +94,23 @@ impl View {
                 path,
                 absent,
             } => self.bind_without(source, path, absent),
+            Action::Overlay {
+                path,
+                lower,
+                upper,
+                work,
+                writable,
+                volatile,
+            } => {
+                let layers = overlay::Layers {
+                    lower,
+                    upper,
+                    work,
+                    volatile: *volatile,
+                };
+                self.mount_overlay(path, &layers, *writable)
+            }
+            Action::OverlayPart { path, writable } => self.overlay_part(path, *writable),
             Action::Copy {
                 source,
                 path,
@@ -564,6 +584,13 @@ fn relative(path: &[u8]) -> &[u8] {
         Some(b"") | None => b".",
         Some(rest) => rest,
     }
+}
+
+/// A link or a file stands where a directory was expected.
+fn leads_nowhere(error: &io::Error) -> bool {
+    [Errno::LOOP, Errno::NOTDIR]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 fn is_invalid(error: &io::Error) -> bool {

@@ -117,6 +117,20 @@ pub enum Action {
         path: Vec<u8>,
         absent: Vec<Vec<u8>>,
     },
+    /// `lower` from the topmost layer down; the last is the directory itself.
+    Overlay {
+        path: Vec<u8>,
+        lower: Vec<Vec<u8>>,
+        upper: Vec<u8>,
+        work: Vec<u8>,
+        writable: bool,
+        /// The upper layer goes with the run, so nothing has to reach the disk.
+        volatile: bool,
+    },
+    OverlayPart {
+        path: Vec<u8>,
+        writable: bool,
+    },
     Copy {
         source: Vec<u8>,
         path: Vec<u8>,

@@ -90,6 +90,7 @@ pub fn compile(
             environment,
         },
         workspace: policy.workspace.clone(),
+        workspace_mode: policy.workspace_mode.clone(),
         uid: facts.uid,
         gid: facts.gid,
         umask: facts.umask,

@@ -2,9 +2,19 @@
 
 use crate::caches::Cache;
 use crate::path::AbsolutePath;
-use crate::plan::Rule;
+use crate::plan::{Rule, WorkspaceMode};
 use crate::policy::{GrantTarget, NamedSet};
 use crate::validate::Item;
+
+/// How writes reach the workspace when nobody says it.
+pub(crate) fn workspace_mode() -> (WorkspaceMode, Rule) {
+    let rule = Rule {
+        id: "filesystem.workspace".to_owned(),
+        origin: "built-in".to_owned(),
+        reason: "writes reach the project directly".to_owned(),
+    };
+    (WorkspaceMode::Live, rule)
+}
 
 /// Variables that enter when nobody lists any, and why. None of them is known
 /// to carry a secret.

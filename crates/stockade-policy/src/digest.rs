@@ -16,7 +16,7 @@ use crate::path::AbsolutePath;
 use crate::plan::{
     Access, Action, Command, Cover, Form, Grant, Hold, Instruction, Landlock, LandlockRule, Limits,
     Listener, Mask, MaskPath, Plan, Resource, ResourceLimit, Rule, StandIn, StandInKind, Step,
-    StoreFormat,
+    StoreFormat, WorkspaceMode,
 };
 
 /// Names this encoding; part of what is hashed.
@@ -185,8 +185,8 @@ macro_rules! structs {
 
 structs! {
     Plan {
-        form, command, workspace, uid, gid, umask, grants, masks, guard, limits, caches, nested_sandbox,
-        network, steps, guarantees, notes,
+        form, command, workspace, workspace_mode, uid, gid, umask, grants, masks, guard, limits, caches,
+        nested_sandbox, network, steps, guarantees, notes,
     }
     Command { argv, directory, environment }
     Caches { source, path, list, bytes_max }
@@ -202,7 +202,7 @@ structs! {
     Instruction { code, jump_true, jump_false, operand }
     Limits {
         memory_bytes, processes, cpu_percent, cpu_seconds, wall_time_ms, open_files, file_bytes,
-        disk_bytes, disk_inodes, exact,
+        disk_bytes, disk_inodes, store_bytes, exact,
     }
 }
 
@@ -234,6 +234,16 @@ impl Canonical for Form {
         encoder.tag(match self {
             Self::Namespaces => 0,
             Self::LandlockOnly => 1,
+        });
+    }
+}
+
+impl Canonical for WorkspaceMode {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.tag(match self {
+            Self::Live => 0,
+            Self::Review => 1,
+            Self::Discard => 2,
         });
     }
 }
@@ -387,6 +397,12 @@ impl Canonical for Action {
                 path,
                 format,
             } => variant!(encoder, 37, source, path, format),
+            Self::Overlay {
+                path,
+                layers,
+                access,
+            } => variant!(encoder, 38, path, layers, access),
+            Self::OverlayPart { path, access } => variant!(encoder, 39, path, access),
         }
     }
 }
@@ -448,6 +464,9 @@ mod tests {
             |plan| plan.limits.file_bytes = Some(0),
             |plan| plan.limits.disk_bytes += 1,
             |plan| plan.limits.disk_inodes += 1,
+            |plan| plan.limits.store_bytes += 1,
+            |plan| plan.workspace_mode.0 = WorkspaceMode::Review,
+            |plan| plan.workspace_mode.1.origin.push('x'),
             |plan| plan.limits.exact ^= true,
             |plan| plan.nested_sandbox ^= true,
             |plan| plan.steps.swap(0, 1),

@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::keys;
-use crate::plan::Form;
+use crate::plan::{Form, WorkspaceMode};
 use crate::policy::Amount;
 use crate::presets::Preset;
 use crate::problem::{Fault, Layer, Located, PROBLEMS_MAX, Place, Problem, closest};
@@ -42,6 +42,7 @@ pub type List<T> = Option<Vec<Located<T>>>;
 pub struct Document {
     pub layer: Layer,
     pub preset: Option<Located<&'static Preset>>,
+    pub workspace: Option<Located<WorkspaceMode>>,
     pub write: List<WrittenPath>,
     pub read: List<Readable>,
     pub hide: List<String>,
@@ -66,6 +67,7 @@ pub struct Document {
     pub open_files: Option<Located<u64>>,
     pub file_bytes: Option<Located<u64>>,
     pub disk_bytes: Option<Located<u64>>,
+    pub store_bytes: Option<Located<u64>>,
     pub exact: Option<Located<bool>>,
     pub weaken: List<Guarantee>,
 }
@@ -142,6 +144,7 @@ impl Document {
         Self {
             layer: layer.clone(),
             preset: None,
+            workspace: None,
             write: None,
             read: None,
             hide: None,
@@ -164,6 +167,7 @@ impl Document {
             open_files: None,
             file_bytes: None,
             disk_bytes: None,
+            store_bytes: None,
             exact: None,
             weaken: None,
         }

@@ -14,7 +14,7 @@ use crate::caches;
 use crate::compile::bytes_text;
 use crate::digest::digest;
 use crate::path::printable;
-use crate::plan::{Access, Action, Form, Grant, Hold, Limits, Plan, Rule};
+use crate::plan::{Access, Action, Form, Grant, Hold, Limits, Plan, Rule, WorkspaceMode};
 use crate::seccomp::{self, Applies};
 
 pub use guarded::{GuardV1, GuardedV1};
@@ -23,7 +23,7 @@ pub use network::{
 };
 pub use wire::{
     CachesV1, CommandV1, ExplainV1, GrantV1, GuaranteeV1, LimitsV1, MaskV1, RuleV1, StepV1,
-    SystemCallV1, json,
+    SystemCallV1, WorkspaceModeV1, json,
 };
 
 /// How text is marked up. Colours only repeat what the words say.
@@ -136,6 +136,7 @@ fn files(page: &mut Page, plan: &Plan) {
         "Private: this run's own, nothing of the machine's",
         private,
     );
+    workspace(page, plan);
     kept(page, plan);
     if plan.masks.is_empty() {
         return;
@@ -171,6 +172,28 @@ fn kept(page: &mut Page, plan: &Plan) {
         caches.source,
         bytes_text(caches.bytes_max)
     ));
+}
+
+fn workspace(page: &mut Page, plan: &Plan) {
+    let (mode, rule) = &plan.workspace_mode;
+    let how = match mode {
+        _ if !plan.has_overlay() => "what is written here is written directly",
+        WorkspaceMode::Live => "what is written here is written directly",
+        WorkspaceMode::Review => {
+            "what is written here waits in a layer of this run's own until you apply it"
+        }
+        WorkspaceMode::Discard => "what is written here goes with the run",
+    };
+    page.heading(&format!("Workspace: {}", mode.word()));
+    let origin = page.toned(Tone::Faint, &source(rule));
+    page.item(&format!("{}  {how}  {origin}", plan.workspace));
+    for step in &plan.steps {
+        if let Action::Overlay { layers, .. } = &step.action
+            && !layers.is_empty()
+        {
+            page.item(&format!("on {} frozen layers of its store", layers.len()));
+        }
+    }
 }
 
 fn grants<'a>(page: &mut Page, heading: &str, grants: impl Iterator<Item = &'a Grant>) {
@@ -272,6 +295,7 @@ fn limits(page: &mut Page, limits: &Limits) {
         ("wall time", limits.wall_time_ms.map(duration_text)),
         ("open files", count(limits.open_files)),
         ("largest file", limits.file_bytes.map(bytes_text)),
+        ("waiting layers", Some(bytes_text(limits.store_bytes))),
         (
             "private files",
             Some(format!(

@@ -113,6 +113,12 @@ pub struct Facts {
     pub all_caches: Option<AbsolutePath>,
     /// Unix sockets on which a process outside listens, below a grant.
     pub sockets: Vec<AbsolutePath>,
+    /// Whether the workspace can be the lower layer of an overlay whose upper
+    /// one is in the store; looked for only where the policy wants one.
+    pub overlay: Ability,
+    /// Frozen layers of the store on which the run is to go on, the topmost
+    /// first.
+    pub layers: Vec<AbsolutePath>,
     /// Settings of the caller's own git configuration that say who commits,
     /// in the order of the file: key and value, only keys of
     /// [`crate::git::KEYS`].

@@ -126,10 +126,12 @@ static KEYS: &[Key] = &[
     },
     Key {
         path: "filesystem.workspace",
-        grammar: Grammar::Text(Text::Words(&["live"])),
-        about: "How writes reach the project: directly.",
+        grammar: Grammar::Text(Text::Words(&["live", "review", "discard"])),
+        about: "How writes reach the project: directly (\"live\"), into a layer that you look at and \
+                apply afterwards (\"review\"), or not at all (\"discard\"). Across files and options \
+                the strictest wins: \"discard\" over \"review\" over \"live\".",
         example: r#"workspace = "live""#,
-        read: |_, reader, input| drop(reader.text(input, value::workspace)),
+        read: |document, reader, input| document.workspace = reader.text(input, value::workspace),
     },
     Key {
         path: "filesystem.write",
@@ -190,6 +192,14 @@ static KEYS: &[Key] = &[
                 a run has ended.",
         example: r#"cache_bytes_max = "2GiB""#,
         read: |document, reader, input| document.cache_bytes = reader.text(input, value::size),
+    },
+    Key {
+        path: "filesystem.store_bytes_max",
+        grammar: Grammar::Text(Text::Pattern(SIZE)),
+        about: "What runs that wait for review, and snapshots, may take up before a run in review \
+                mode is refused.",
+        example: r#"store_bytes_max = "20GiB""#,
+        read: |document, reader, input| document.store_bytes = reader.text(input, value::size),
     },
     Key {
         path: "environment.pass",

@@ -18,7 +18,7 @@ mod worktree;
 use crate::caches::Cache;
 use crate::containment::{Contained, Scope};
 use crate::defaults;
-use crate::plan::{Form, Rule};
+use crate::plan::{Form, Rule, WorkspaceMode};
 use crate::policy::{
     Amount, GrantTarget, HidePattern, LimitDemands, NetworkPolicy, PathGrant, Policy,
     limit_defaults,
@@ -178,6 +178,7 @@ impl<'a> Merger<'a> {
         Policy {
             form: form(&self.granting, &self.all),
             workspace: context.workspace.clone(),
+            workspace_mode: workspace_mode(&self.all),
             write: write.into_iter().map(path_grant).collect(),
             read: read.into_iter().map(path_grant).collect(),
             hide: self.hidden(),
@@ -374,6 +375,16 @@ fn form(granting: &[&LayerPolicy], speaking: &[&LayerPolicy]) -> Form {
     }
 }
 
+/// The strictest that any layer states, whoever says it.
+fn workspace_mode(layers: &[&LayerPolicy]) -> (WorkspaceMode, Rule) {
+    let said = layers.iter().filter_map(|policy| policy.workspace.as_ref());
+    // Of equals the first counts, as everywhere.
+    let strictest = said.reduce(|kept, item| if item.value > kept.value { item } else { kept });
+    strictest.map_or_else(defaults::workspace_mode, |item| {
+        (item.value, item.rule.clone())
+    })
+}
+
 /// The smallest of what the layers state.
 fn limits(layers: &[&LayerPolicy]) -> LimitDemands {
     fn least<T: Ord + Copy>(
@@ -401,6 +412,7 @@ fn limits(layers: &[&LayerPolicy]) -> LimitDemands {
         file_bytes: least(layers, |policy| &policy.file_bytes),
         disk_bytes: least(layers, |policy| &policy.disk_bytes),
         cache_bytes: least(layers, |policy| &policy.cache_bytes),
+        store_bytes: least(layers, |policy| &policy.store_bytes),
         exact: exact.map(|item| item.rule.clone()),
     }
 }
@@ -423,7 +435,7 @@ fn lowered(granted: LimitDemands, ceiling: LimitDemands) -> LimitDemands {
             (granted, ceiling) => granted.or(ceiling),
         }
     }
-    use limit_defaults::{CACHE_BYTES, DISK_BYTES, OPEN_FILES, PROCESSES};
+    use limit_defaults::{CACHE_BYTES, DISK_BYTES, OPEN_FILES, PROCESSES, STORE_BYTES};
     LimitDemands {
         memory: lowered_memory(granted.memory, ceiling.memory),
         processes: least(granted.processes, ceiling.processes, Some(PROCESSES)),
@@ -434,6 +446,7 @@ fn lowered(granted: LimitDemands, ceiling: LimitDemands) -> LimitDemands {
         file_bytes: least(granted.file_bytes, ceiling.file_bytes, None),
         disk_bytes: least(granted.disk_bytes, ceiling.disk_bytes, Some(DISK_BYTES)),
         cache_bytes: least(granted.cache_bytes, ceiling.cache_bytes, Some(CACHE_BYTES)),
+        store_bytes: least(granted.store_bytes, ceiling.store_bytes, Some(STORE_BYTES)),
         exact: granted.exact.or(ceiling.exact),
     }
 }
@@ -575,7 +588,7 @@ impl Widenings<'_> {
     }
 
     fn limits(&mut self, granted: &LimitDemands) {
-        use limit_defaults::{CACHE_BYTES, DISK_BYTES, OPEN_FILES, PROCESSES};
+        use limit_defaults::{CACHE_BYTES, DISK_BYTES, OPEN_FILES, PROCESSES, STORE_BYTES};
         let policy = self.policy;
         self.memory(granted);
         self.limit(
@@ -610,6 +623,12 @@ impl Widenings<'_> {
             &policy.cache_bytes,
             &granted.cache_bytes,
             Some(CACHE_BYTES),
+        );
+        self.limit(
+            "store_bytes_max",
+            &policy.store_bytes,
+            &granted.store_bytes,
+            Some(STORE_BYTES),
         );
     }
 

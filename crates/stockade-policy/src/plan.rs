@@ -21,6 +21,18 @@ pub enum Form {
     LandlockOnly,
 }
 
+/// How writes reach the workspace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WorkspaceMode {
+    /// Directly.
+    #[default]
+    Live,
+    /// Into a layer of this run's own, until a person applies it.
+    Review,
+    /// Into a layer that goes with the run.
+    Discard,
+}
+
 /// What to run and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
@@ -181,6 +193,21 @@ pub enum Action {
         source: AbsolutePath,
         path: AbsolutePath,
         absent: Vec<AbsolutePath>,
+    },
+    /// Mount the workspace `path` as an overlay (overlayfs, `userxattr`): what
+    /// is written goes to an upper layer in the store. Where that is comes
+    /// beside the plan, because it is made with the run.
+    Overlay {
+        path: AbsolutePath,
+        /// Frozen layers between the upper one and the directory itself, the
+        /// topmost first.
+        layers: Vec<AbsolutePath>,
+        access: Access,
+    },
+    /// Mount a part of the overlay at its own place again.
+    OverlayPart {
+        path: AbsolutePath,
+        access: Access,
     },
     /// A private copy, owned by the caller, of small files of the host that
     /// programs refuse when their owner has no id inside (OpenSSH).
@@ -386,8 +413,22 @@ pub struct Limits {
     pub file_bytes: Option<u64>,
     pub disk_bytes: u64,
     pub disk_inodes: u64,
+    /// What the store of the workspace may hold when a run with a layer of its
+    /// own starts.
+    pub store_bytes: u64,
     /// Held by control groups (exact) or by rlimits and a watchdog.
     pub exact: bool,
+}
+
+impl WorkspaceMode {
+    /// The word of the policy.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Review => "review",
+            Self::Discard => "discard",
+        }
+    }
 }
 
 /// A policy compiled for one command on this machine.
@@ -396,6 +437,8 @@ pub struct Plan {
     pub form: Form,
     pub command: Command,
     pub workspace: AbsolutePath,
+    /// How writes reach the workspace, and the rule that says so.
+    pub workspace_mode: (WorkspaceMode, Rule),
     pub uid: u32,
     pub gid: u32,
     pub umask: u32,
@@ -441,6 +484,12 @@ impl Plan {
     pub fn keeps_guard(&self) -> bool {
         let keeps = |step: &Step| step.holds.contains(&Guarantee::FS4);
         self.steps.iter().any(keeps)
+    }
+
+    /// Whether writes to the workspace go to a layer of this run's own.
+    pub fn has_overlay(&self) -> bool {
+        let overlay = |step: &Step| matches!(step.action, Action::Overlay { .. });
+        self.steps.iter().any(overlay)
     }
 }
 

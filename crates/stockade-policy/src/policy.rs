@@ -9,7 +9,7 @@ use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::guard::Guard;
 use crate::path::AbsolutePath;
-use crate::plan::{Form, Rule};
+use crate::plan::{Form, Rule, WorkspaceMode};
 
 pub use network::{NetworkPolicy, SocketDemand};
 
@@ -19,6 +19,8 @@ pub struct Policy {
     pub form: Form,
     /// The project directory, links resolved.
     pub workspace: AbsolutePath,
+    /// How writes reach it, and the rule that says so.
+    pub workspace_mode: (WorkspaceMode, Rule),
     pub write: Vec<PathGrant>,
     pub read: Vec<PathGrant>,
     pub hide: Vec<HidePattern>,
@@ -85,6 +87,8 @@ pub struct LimitDemands {
     pub disk_bytes: Option<(u64, Rule)>,
     /// All caches of one workspace together, once a run has ended.
     pub cache_bytes: Option<(u64, Rule)>,
+    /// Layers that wait in the store of the workspace.
+    pub store_bytes: Option<(u64, Rule)>,
     /// Refuse to run when a limit would only be held by sampling.
     pub exact: Option<Rule>,
 }
@@ -114,4 +118,6 @@ pub mod limit_defaults {
     pub const DISK_BYTES: u64 = 4 << 30;
     /// Caches of one workspace.
     pub const CACHE_BYTES: u64 = 5 << 30;
+    /// Layers that wait in the store of one workspace.
+    pub const STORE_BYTES: u64 = 20 << 30;
 }

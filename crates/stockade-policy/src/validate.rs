@@ -8,7 +8,7 @@ use crate::caches::Cache;
 use crate::document::{Document, List, Setting, from_settings};
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError};
-use crate::plan::{Form, Rule};
+use crate::plan::{Form, Rule, WorkspaceMode};
 use crate::policy::{Amount, GrantTarget, NamedSet};
 use crate::problem::{Fault, Layer, LayerKind, Located, Place, Problem};
 use crate::value::{Readable, WrittenGuard, WrittenPath, bad_path};
@@ -41,6 +41,7 @@ pub struct LayerPolicy {
     pub(crate) layer: Layer,
     /// It names a preset, which states a whole starting point.
     pub(crate) names_preset: bool,
+    pub(crate) workspace: Option<Item<WorkspaceMode>>,
     pub(crate) write: Said<GrantTarget>,
     pub(crate) read: Said<GrantTarget>,
     pub(crate) hide: Said<String>,
@@ -63,6 +64,7 @@ pub struct LayerPolicy {
     pub(crate) open_files: Option<Item<u64>>,
     pub(crate) file_bytes: Option<Item<u64>>,
     pub(crate) disk_bytes: Option<Item<u64>>,
+    pub(crate) store_bytes: Option<Item<u64>>,
     pub(crate) exact: Option<Item<bool>>,
 }
 
@@ -81,6 +83,7 @@ pub fn validate(document: &Document, context: &Context) -> Result<LayerPolicy, V
     let policy = LayerPolicy {
         layer: document.layer.clone(),
         names_preset: document.preset.is_some(),
+        workspace: rules.one("filesystem.workspace", &document.workspace),
         write: validator.writable(&document.write),
         read: validator.readable(&document.read),
         hide: rules.list("filesystem.hide", &document.hide),
@@ -103,6 +106,7 @@ pub fn validate(document: &Document, context: &Context) -> Result<LayerPolicy, V
         open_files: rules.one("limits.open_files", &document.open_files),
         file_bytes: rules.one("limits.file_size", &document.file_bytes),
         disk_bytes: rules.one("limits.disk", &document.disk_bytes),
+        store_bytes: rules.one("filesystem.store_bytes_max", &document.store_bytes),
         exact: rules.one("limits.exact", &document.exact),
     };
     if validator.problems.is_empty() {
@@ -148,8 +152,8 @@ fn with_preset(document: &Document) -> Result<Document, Vec<Problem>> {
     }
     fill! {
         lists [write read hide caches guard guard_report network_allow environment_pass weaken]
-        scalars [guarded_ask nested_sandbox form memory processes cpu_percent cpu_seconds wall_time_ms
-            open_files file_bytes disk_bytes cache_bytes exact]
+        scalars [workspace guarded_ask nested_sandbox form memory processes cpu_percent cpu_seconds
+            wall_time_ms open_files file_bytes disk_bytes cache_bytes store_bytes exact]
     }
     Ok(filled)
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError, printable};
-use crate::plan::Form;
+use crate::plan::{Form, WorkspaceMode};
 use crate::policy::{Amount, NamedSet};
 use crate::presets::{self, Preset};
 use crate::problem::{Fault, closest};
@@ -420,16 +420,17 @@ pub(crate) fn wall(text: &str) -> Parsed<()> {
     .help("write \"process\" or \"at-least:process\""))
 }
 
-/// `filesystem.workspace`: this version writes directly.
-pub(crate) fn workspace(text: &str) -> Parsed<()> {
+/// `filesystem.workspace`.
+pub(crate) fn workspace(text: &str) -> Parsed<WorkspaceMode> {
     match text {
-        "live" => Ok(()),
-        "review" | "discard" => Err(later(&format!("workspace = \"{text}\""))),
+        "live" => Ok(WorkspaceMode::Live),
+        "review" => Ok(WorkspaceMode::Review),
+        "discard" => Ok(WorkspaceMode::Discard),
         _ => Err(Fault::new(
             "unknown-word",
             format!("{} is no way to treat the workspace", quoted(text)),
         )
-        .help("write \"live\"")),
+        .help("write \"live\", \"review\" or \"discard\"")),
     }
 }
 

@@ -106,14 +106,14 @@ fn unknown_keys_are_all_found_and_the_likely_one_is_named() {
 #[test]
 fn what_this_version_cannot_enforce_stops_the_run() {
     check(
-        "version = 1\nwall = 'gvisor'\n[filesystem]\nworkspace = 'review'\n",
+        "version = 1\nwall = 'gvisor'\n[filesystem]\nworkspace = 'dead'\n",
         expect![[r#"
             [not-yet] "'gvisor'"
             user.toml:2: this version cannot enforce the wall "gvisor" yet
               help: remove it; the run is refused rather than made without it
-            [not-yet] "'review'"
-            user.toml:4: this version cannot enforce workspace = "review" yet
-              help: remove it; the run is refused rather than made without it
+            [unknown-word] "'dead'"
+            user.toml:4: "dead" is no way to treat the workspace
+              help: write "live", "review" or "discard"
         "#]],
     );
     check(
@@ -229,7 +229,7 @@ hide = ["!x", "[", "~/x"]
               help: did you mean "PR7"?
             [unknown-word] "\"dead\""
             user.toml:6: "dead" is no way to treat the workspace
-              help: write "live"
+              help: write "live", "review" or "discard"
             [path-leaves-project] "\"../x\""
             user.toml:7: "../x" leaves the project
               help: write the absolute path, or one that starts with "~/"

@@ -54,6 +54,23 @@ pub fn set_attributes(mount: BorrowedFd<'_>, set: Attributes, reach: Reach) -> i
     )
 }
 
+/// Takes attributes off the mount that `mount` is the root of.
+pub fn clear_attributes(mount: BorrowedFd<'_>, clear: Attributes, reach: Reach) -> io::Result<()> {
+    let attributes = MountAttr {
+        set: 0,
+        clear: clear.0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    setattr(
+        mount.as_raw_fd(),
+        c"",
+        libc::AT_EMPTY_PATH,
+        reach,
+        &attributes,
+    )
+}
+
 /// Cuts every mount of this mount namespace off from its peers, so that
 /// nothing done here shows elsewhere and nothing done elsewhere shows here.
 pub fn make_all_private() -> io::Result<()> {

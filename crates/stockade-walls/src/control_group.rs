@@ -89,6 +89,7 @@ impl ControlGroup {
             open_files: None,
             file_bytes: None,
             disk_bytes: 0,
+            store_bytes: 0,
             disk_inodes: 0,
             exact: true,
         };

@@ -8,19 +8,52 @@ use stockade_policy::plan::{
     StandInKind, Step, StoreFormat, TRANSPARENT_PORT,
 };
 
+use crate::process::UpperLayer;
+
 /// The steps that the launcher performs; those of the supervisor are left out.
-pub(crate) fn launcher_steps(plan: &Plan, outside: wire::NamespaceIds) -> Vec<wire::Step> {
+pub(crate) fn launcher_steps(
+    plan: &Plan,
+    outside: wire::NamespaceIds,
+    upper: Option<&UpperLayer>,
+) -> Vec<wire::Step> {
     plan.steps
         .iter()
         .enumerate()
         .filter_map(|(index, step)| {
-            let action = action(&step.action, outside)?;
+            let action = match (&step.action, upper) {
+                (
+                    Action::Overlay {
+                        path,
+                        layers,
+                        access,
+                    },
+                    Some(upper),
+                ) => overlay(path, layers, *access, upper),
+                (other, _) => action(other, outside)?,
+            };
             Some(wire::Step {
                 index: index as u32,
                 action,
             })
         })
         .collect()
+}
+
+/// The overlay of the workspace, on the upper layer that this run has.
+fn overlay(
+    path: &AbsolutePath,
+    layers: &[AbsolutePath],
+    access: Access,
+    upper: &UpperLayer,
+) -> wire::Action {
+    wire::Action::Overlay {
+        path: bytes(path),
+        lower: layers.iter().chain([path]).map(bytes).collect(),
+        upper: bytes(&upper.upper),
+        work: bytes(&upper.work),
+        writable: access == Access::Write,
+        volatile: upper.volatile,
+    }
 }
 
 /// Steps that the launcher may perform before there is a plan. None of them
@@ -104,6 +137,8 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         | Action::PrivateDirectory { .. }
         | Action::Bind { .. }
         | Action::BindWithout { .. }
+        | Action::Overlay { .. }
+        | Action::OverlayPart { .. }
         | Action::Copy { .. }
         | Action::TrustStore { .. }
         | Action::Device { .. }
@@ -167,6 +202,10 @@ fn view_action(action: &Action) -> Option<wire::Action> {
             source: bytes(source),
             path: bytes(path),
             absent: absent.iter().map(bytes).collect(),
+        },
+        Action::OverlayPart { path, access } => wire::Action::OverlayPart {
+            path: bytes(path),
+            writable: *access == Access::Write,
         },
         Action::Copy {
             source,

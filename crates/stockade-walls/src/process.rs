@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use stockade_launch::Birth;
 use stockade_launch::wire::{self, Assignment, Attached, Report, Request, Watch};
 use stockade_policy::facts::ControlGroups;
+use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{Action, Form, Listener, Plan, Step};
 use stockade_sys::message::{self, Message, Wait};
 use stockade_sys::process::{Child, Forked, Namespaces, fork_into};
@@ -50,6 +51,17 @@ pub struct Embryo {
     mapped: io::Result<String>,
 }
 
+/// Where a run's own layer of the workspace is: directories of the store that
+/// exist, on one mount, links resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpperLayer {
+    pub upper: AbsolutePath,
+    /// overlayfs works here.
+    pub work: AbsolutePath,
+    /// It goes with the run, so nothing has to reach the disk.
+    pub volatile: bool,
+}
+
 /// What a start needs besides the launcher.
 pub struct Start<'a> {
     pub plan: &'a Plan,
@@ -60,6 +72,9 @@ pub struct Start<'a> {
     /// Certificate (PEM) of the sandbox's own authority, for the plan's trust
     /// stores.
     pub authority: Option<&'a [u8]>,
+    /// For a plan with an overlay of the workspace. It is made with the run
+    /// and so is in no plan.
+    pub upper: Option<&'a UpperLayer>,
     /// Test aid: make this step of the plan fail.
     pub fail_at: Option<usize>,
 }
@@ -208,6 +223,11 @@ pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<Underway, W
                 })
             })?;
     }
+    if plan.has_overlay() != start.upper.is_some() {
+        return Err(WallError::Protocol(
+            "an overlay and its upper layer come together".into(),
+        ));
+    }
     let assignment = assignment(&start, &embryo)?;
     let mut gate = AtGate {
         sandbox: embryo.sandbox,
@@ -264,7 +284,7 @@ fn assignment(start: &Start<'_>, embryo: &Embryo) -> Result<Vec<u8>, WallError> 
     };
     Assignment {
         version: wire::VERSION,
-        steps: lower::launcher_steps(plan, own_namespaces()?),
+        steps: lower::launcher_steps(plan, own_namespaces()?, start.upper),
         argv: plan.command.argv.clone(),
         environment: environment(&plan.command.environment, start.extra_environment),
         umask: plan.umask,

@@ -9,10 +9,34 @@ pub mod change;
 pub mod diff;
 pub mod holds;
 pub mod journal;
+pub mod measure;
 pub mod merge;
 pub mod namer;
 mod renames;
+pub mod run_dir;
+pub mod snapshot;
 pub mod stack;
+pub mod store;
 mod text;
 pub mod tree;
 pub mod unified;
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use stockade_policy::path::AbsolutePath;
+
+/// Opens the root of a work tree by a path whose links are resolved, so a
+/// link that stands there now was not meant.
+pub(crate) fn tree_root(workspace: &AbsolutePath) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(
+        CWD,
+        workspace.as_bytes(),
+        flags,
+        Mode::empty(),
+        resolve,
+    )?)
+}

@@ -220,6 +220,7 @@ fn is_same_but_rules(old: &Plan, new: &Plan) -> Result<(), String> {
         && old.command == new.command
         && old.limits == new.limits
         && old.nested_sandbox == new.nested_sandbox
+        && old.workspace_mode.0 == new.workspace_mode.0
         && grants(old) == grants(new);
     match is_same {
         true => Ok(()),

@@ -9,7 +9,7 @@ use stockade_sys::rustix::fs::{FileType, Mode, OFlags, fchmod, fstat, mkdirat, o
 use stockade_sys::rustix::io::Errno;
 use stockade_sys::rustix::mount::OpenTreeFlags;
 
-use super::{View, attach, attach_to, clone_tree, open_beneath, write_all};
+use super::{View, attach, attach_to, clone_tree, leads_nowhere, open_beneath, write_all};
 use crate::steps::named;
 use crate::wire::{Cover, MaskPath, StandIn, StandInKind};
 
@@ -33,6 +33,8 @@ impl View {
             let target = match self.open_inside(&mask.path, OFlags::empty()) {
                 Ok(target) => target,
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !mask.required => continue,
+                // A layer has something else where the path would lead on.
+                Err(error) if self.is_layered(&mask.path) && leads_nowhere(&error) => continue,
                 Err(error) => return Err(named(error, &mask.path)),
             };
             // What the path is now decides, not what it was when the plan was

@@ -25,6 +25,7 @@ pub(crate) fn policy() -> Policy {
     Policy {
         form: Form::Namespaces,
         workspace: path("/home/u/project"),
+        workspace_mode: crate::defaults::workspace_mode(),
         write: vec![grant("filesystem.write[0]", "/home/u/project")],
         read: vec![PathGrant {
             target: GrantTarget::Set(NamedSet::System),
@@ -90,6 +91,8 @@ pub(crate) fn facts() -> Facts {
         caches: None,
         all_caches: None,
         sockets: Vec::new(),
+        overlay: Ability::Yes,
+        layers: Vec::new(),
         git_identity: Vec::new(),
         git_excludes: Vec::new(),
         host_name: "laptop".to_owned(),

@@ -5,7 +5,7 @@ use crate::caches::Caches;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee::{self, *};
 use crate::network::NetworkPlan;
-use crate::plan::{Form, Hold, Limits, Step};
+use crate::plan::{Form, Hold, Limits, Step, WorkspaceMode};
 use crate::policy::{GrantTarget, Policy};
 
 use super::findings::Findings;
@@ -82,7 +82,7 @@ fn lose_by_choice(policy: &Policy, facts: &Facts, limits: &Limits, findings: &mu
         .iter()
         .any(|grant| matches!(grant.target, GrantTarget::Path(_)));
     if writes && policy.form == Form::Namespaces {
-        findings.lose(FS6, workspace_budget(limits));
+        findings.lose(FS6, workspace_budget(policy, limits));
     }
     if let Some(rule) = &policy.nested_sandbox {
         findings.lose(
@@ -114,7 +114,14 @@ fn lose_by_choice(policy: &Policy, facts: &Facts, limits: &Limits, findings: &mu
 /// First Landlock ABI that scopes signals and abstract sockets (landlock(7)).
 const LANDLOCK_ABI_SCOPES: u32 = 6;
 
-fn workspace_budget(limits: &Limits) -> String {
+fn workspace_budget(policy: &Policy, limits: &Limits) -> String {
+    if policy.workspace_mode.0 != WorkspaceMode::Live {
+        return format!(
+            "what is written to the workspace is limited only by the disk; a run is refused when \
+             its store holds {} already",
+            bytes_text(limits.store_bytes)
+        );
+    }
     match limits.file_bytes {
         Some(bytes) => format!(
             "in the workspace only a single file is limited ({}), not their number or sum",

@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 use crate::facts::{ControlGroups, Facts};
 use crate::guarantee::Guarantee;
 use crate::plan::{Limits, Resource, ResourceLimit};
-use crate::policy::limit_defaults::{DISK_BYTES, MEMORY_PERCENT, OPEN_FILES, PROCESSES};
+use crate::policy::limit_defaults::{
+    DISK_BYTES, MEMORY_PERCENT, OPEN_FILES, PROCESSES, STORE_BYTES,
+};
 use crate::policy::{Amount, LimitDemands, Policy};
 
 use super::findings::Findings;
@@ -33,6 +35,10 @@ pub(super) fn resolve(policy: &Policy, facts: &Facts, findings: &mut Findings) -
         file_bytes: demands.file_bytes.as_ref().map(|(bytes, _)| *bytes),
         disk_bytes,
         disk_inodes,
+        store_bytes: demands
+            .store_bytes
+            .as_ref()
+            .map_or(STORE_BYTES, |(bytes, _)| *bytes),
         exact: missing_controllers(facts, demands.cpu_percent.is_some()).is_empty(),
     };
     check_exact(policy, facts, &limits, findings);

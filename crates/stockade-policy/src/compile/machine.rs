@@ -2,7 +2,7 @@
 
 use crate::facts::{Ability, Facts};
 use crate::guarantee::Guarantee;
-use crate::plan::Form;
+use crate::plan::{Form, WorkspaceMode};
 use crate::policy::Policy;
 
 use super::findings::Findings;
@@ -30,6 +30,35 @@ pub(super) fn check(policy: &Policy, facts: &Facts, findings: &mut Findings) {
         check_namespaces(facts, findings);
     }
     check_landlock(policy, facts, findings);
+    check_overlay(policy, facts, findings);
+}
+
+/// What is written to the workspace can wait in a layer only where the
+/// workspace can be mounted as an overlay.
+fn check_overlay(policy: &Policy, facts: &Facts, findings: &mut Findings) {
+    let (mode, rule) = &policy.workspace_mode;
+    if *mode == WorkspaceMode::Live {
+        return;
+    }
+    let what = format!(
+        "the workspace cannot be \"{}\" ({})",
+        mode.word(),
+        rule.origin
+    );
+    if policy.form == Form::LandlockOnly {
+        findings.refuse(
+            Guarantee::FS4,
+            format!("{what}: this form of the wall mounts nothing"),
+            "use process.form = \"namespaces\", or workspace = \"live\"",
+        );
+    }
+    if let Ability::No { reason, remedy } = &facts.overlay {
+        findings.refuse(
+            Guarantee::FS4,
+            format!("{what}: {reason}"),
+            format!("{remedy}; or use workspace = \"live\""),
+        );
+    }
 }
 
 fn check_namespaces(facts: &Facts, findings: &mut Findings) {

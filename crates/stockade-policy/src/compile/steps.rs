@@ -45,6 +45,10 @@ pub(super) fn in_order(parts: &Parts<'_>) -> Vec<Step> {
     let mut list = StepList {
         steps: Vec::with_capacity(view.entries.len() + 32),
         nested_sandbox: policy.nested_sandbox.is_some(),
+        overlay: view
+            .layered
+            .clone()
+            .map(|workspace| (workspace, facts.layers.clone())),
     };
     list.supervise(policy, facts);
     if parts.network.is_some() {
@@ -79,6 +83,7 @@ pub fn prelude() -> Vec<Step> {
     let mut list = StepList {
         steps: Vec::with_capacity(24),
         nested_sandbox: false,
+        overlay: None,
     };
     list.prepare(Form::Namespaces);
     list.push("view.root", Action::NewRoot, &[FS1, FS2, FS5, EP1]);
@@ -91,6 +96,8 @@ pub fn prelude() -> Vec<Step> {
 struct StepList {
     steps: Vec<Step>,
     nested_sandbox: bool,
+    /// The workspace and its frozen layers, when it is an overlay.
+    overlay: Option<(AbsolutePath, Vec<AbsolutePath>)>,
 }
 
 impl StepList {
@@ -207,6 +214,7 @@ impl StepList {
     fn place(&mut self, path: &AbsolutePath, entry: &Entry) {
         let (kind, action) = self.action(path.clone(), entry);
         let holds: &[Guarantee] = match entry {
+            Entry::Host { .. } if kind != "bind" => &[FS1, FS2, FS4],
             Entry::Host { .. } => &[FS1, FS2],
             Entry::Private { .. } | Entry::Caches { .. } => &[FS1, EP1],
             Entry::Device { .. } => &[FS1],
@@ -222,6 +230,7 @@ impl StepList {
     fn action(&self, path: AbsolutePath, entry: &Entry) -> (&'static str, Action) {
         let source = path.clone();
         match entry {
+            Entry::Host { access, .. } if self.is_layered(&path) => self.layered(path, *access),
             Entry::Host { access, directory } => {
                 let (access, directory) = (*access, *directory);
                 let action = Action::Bind {
@@ -266,6 +275,28 @@ impl StepList {
                 };
                 ("copy", action)
             }
+        }
+    }
+
+    fn is_layered(&self, path: &AbsolutePath) -> bool {
+        self.overlay
+            .as_ref()
+            .is_some_and(|(workspace, _)| path.is_within(workspace))
+    }
+
+    /// The overlay of the workspace, or a part of it.
+    fn layered(&self, path: AbsolutePath, access: Access) -> (&'static str, Action) {
+        match &self.overlay {
+            Some((workspace, layers)) if *workspace == path => {
+                let layers = layers.clone();
+                let action = Action::Overlay {
+                    path,
+                    layers,
+                    access,
+                };
+                ("overlay", action)
+            }
+            _ => ("overlay-part", Action::OverlayPart { path, access }),
         }
     }
 

@@ -9,6 +9,7 @@ mod caches;
 mod grants;
 mod markers;
 mod masks;
+mod overlay;
 mod private;
 
 use std::collections::BTreeMap;
@@ -45,9 +46,19 @@ pub(super) struct View {
     pub(super) git_excludes: Option<AbsolutePath>,
     /// The private directory of the way out, when there is one.
     pub(super) way_out: Option<AbsolutePath>,
+    /// The workspace, when it is an overlay: what of the host lies there is
+    /// shown through layers, and written to the upper one.
+    pub(super) layered: Option<AbsolutePath>,
 }
 
 impl View {
+    /// Whether the part of the host at `path` is shown through layers.
+    pub(super) fn is_layered(&self, path: &AbsolutePath) -> bool {
+        self.layered
+            .as_ref()
+            .is_some_and(|workspace| path.is_within(workspace))
+    }
+
     /// Whether every constant entry stands where it always does.
     pub(super) fn begins_as_usual(&self) -> bool {
         constant_entries().iter().all(|(path, entry)| {
@@ -113,10 +124,12 @@ pub(super) fn lay_out(
         cache_variables: Vec::new(),
         git_excludes: None,
         way_out: None,
+        layered: None,
     };
     match policy.form {
         Form::Namespaces => {
             host.enter(&mut view, findings);
+            overlay::enter(&mut view, policy, findings);
             private::enter(&mut view, policy, facts, limits, findings);
             caches::enter(&mut view, policy, facts, findings);
             drop_what_is_covered(&mut view);
@@ -171,7 +184,7 @@ fn drop_what_is_covered(view: &mut View) {
             (Entry::Symlink { .. }, Some(_)) => true,
             _ => false,
         };
-        if !covered {
+        if !covered || view.layered.as_ref() == Some(&path) {
             kept.insert(path, entry);
         }
     }

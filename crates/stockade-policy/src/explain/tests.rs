@@ -63,6 +63,9 @@ fn a_page_for_people() {
           /sys/devices/system/cpu/possible  processors of this run  [built-in.machine]
           /sys/devices/system/cpu/present   processors of this run  [built-in.machine]
 
+        Workspace: live
+          /home/u/project  what is written here is written directly  [filesystem.workspace]
+
         Hidden
           /etc/shadow      password hashes of this machine  [credential.shadow]
           /proc/key-users  lists kernel keys of processes outside  [built-in.keys]
@@ -88,6 +91,7 @@ fn a_page_for_people() {
           wall time       no limit
           open files      65536
           largest file    no limit
+          waiting layers  20 GiB
           private files   4 GiB, 1000000 inodes"#]].assert_eq(&shown);
 }
 

@@ -23,6 +23,7 @@ pub struct ExplainV1 {
     pub form: &'static str,
     pub command: CommandV1,
     pub workspace: String,
+    pub workspace_mode: WorkspaceModeV1,
     pub grants: Vec<GrantV1>,
     pub masks: Vec<MaskV1>,
     pub guard: GuardV1,
@@ -40,6 +41,14 @@ pub struct ExplainV1 {
     pub steps: Vec<StepV1>,
     pub guarantees: Vec<GuaranteeV1>,
     pub notes: Vec<String>,
+}
+
+/// How writes reach the workspace.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkspaceModeV1 {
+    /// `live`, `review` or `discard`.
+    pub mode: &'static str,
+    pub rule: RuleV1,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -100,6 +109,7 @@ pub struct LimitsV1 {
     pub file_bytes: Option<u64>,
     pub disk_bytes: u64,
     pub disk_inodes: u64,
+    pub store_bytes: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -152,6 +162,10 @@ pub fn json(plan: &Plan) -> ExplainV1 {
             umask: format!("{:03o}", plan.umask),
         },
         workspace: plan.workspace.to_string(),
+        workspace_mode: WorkspaceModeV1 {
+            mode: plan.workspace_mode.0.word(),
+            rule: rule(&plan.workspace_mode.1),
+        },
         grants: plan.grants.iter().map(grant).collect(),
         masks: plan.masks.iter().map(mask).collect(),
         guard: super::guarded::json(plan),
@@ -224,6 +238,7 @@ fn limits(limits: &Limits) -> LimitsV1 {
         file_bytes,
         disk_bytes,
         disk_inodes,
+        store_bytes,
         exact,
     } = limits.clone();
     LimitsV1 {
@@ -237,6 +252,7 @@ fn limits(limits: &Limits) -> LimitsV1 {
         file_bytes,
         disk_bytes,
         disk_inodes,
+        store_bytes,
     }
 }
 
@@ -324,6 +340,7 @@ mod tests {
                 "version",
                 "wall",
                 "workspace",
+                "workspace_mode",
             ]
         );
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use stockade_policy::facts::{Architecture, ControlGroups};
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{
-    Access, Action, Command, Form, Limits, Listener, Plan, Step, StoreFormat,
+    Access, Action, Command, Form, Limits, Listener, Plan, Rule, Step, StoreFormat, WorkspaceMode,
 };
 use stockade_policy::seccomp;
 use stockade_sys::rustix::process::{getegid, geteuid};
@@ -96,6 +96,14 @@ pub fn plan(scratch: &Scratch, role: &str) -> Plan {
             environment: vec![(b"TOKEN".to_vec(), b"planned".to_vec())],
         },
         workspace: path("/"),
+        workspace_mode: (
+            WorkspaceMode::Live,
+            Rule {
+                id: "filesystem.workspace".into(),
+                origin: "test".into(),
+                reason: "test".into(),
+            },
+        ),
         uid: geteuid().as_raw(),
         gid: getegid().as_raw(),
         umask: 0o022,
@@ -201,6 +209,7 @@ fn limits() -> Limits {
         open_files: None,
         file_bytes: None,
         disk_bytes: 16 << 20,
+        store_bytes: 0,
         disk_inodes: 1024,
         exact: false,
     }
@@ -235,6 +244,7 @@ pub fn start(
         control_groups: &none,
         extra_environment: &[(b"TOKEN".to_vec(), b"placeholder".to_vec())],
         authority: Some(AUTHORITY.as_bytes()),
+        upper: None,
         fail_at,
     };
     let gate = process::start(embryo, start)?.finish(plan)?;

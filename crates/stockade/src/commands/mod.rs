@@ -14,6 +14,7 @@ mod names;
 pub mod network;
 pub mod options;
 pub mod reload;
+pub mod review;
 pub mod run;
 pub mod secret;
 pub mod shell;

@@ -24,6 +24,11 @@ pub struct PolicyOptions {
     /// Also let it write PATH
     #[arg(long, value_name = "PATH")]
     write: Vec<String>,
+    /// How writes reach the project: `live` (directly), `review` (into a layer
+    /// that you apply afterwards) or `discard`; the strictest of all files and
+    /// options wins
+    #[arg(long, value_name = "MODE")]
+    workspace: Option<String>,
     /// Hide what matches GLOB below the granted directories
     #[arg(long, value_name = "GLOB")]
     hide: Vec<String>,
@@ -73,6 +78,10 @@ impl PolicyOptions {
             }
         };
         add("preset", self.preset.iter().cloned().collect());
+        add(
+            "filesystem.workspace",
+            self.workspace.iter().cloned().collect(),
+        );
         add("filesystem.read", self.read.clone());
         add("filesystem.write", self.write.clone());
         add("filesystem.hide", self.hide.clone());

@@ -49,6 +49,9 @@ pub struct Args {
     /// Run in DIR, which must lie in the project
     #[arg(long, short = 'C', value_name = "DIR")]
     directory: Option<PathBuf>,
+    /// Go on from a snapshot or a fork of the workspace, in review mode
+    #[arg(long, value_name = "NAME")]
+    on: Option<String>,
     /// Write how it ended to FILE as JSON: exit or signal, limit, guarantees
     /// with evidence, plan digest, duration, peak memory
     #[arg(long, value_name = "FILE")]
@@ -93,6 +96,7 @@ pub fn run(arguments: &Args, prepared: Result<Prepared, Refusal>) -> anyhow::Res
         } else {
             Corpus::Absent
         },
+        on: arguments.on.clone(),
         notices: match arguments.quiet {
             true => Notices::Silent,
             false => Notices::Said,
@@ -231,6 +235,9 @@ fn say_how_it_ended(finished: &Finished) {
     if let Some(names) = &finished.names {
         super::names::say(names);
     }
+    if let Some(layer) = &finished.layer {
+        super::review::say(layer);
+    }
     if let Some(failure) = &finished.failure {
         show::line(&format!(
             "stockade: the run was ended because stockade failed: {failure}"
@@ -258,6 +265,10 @@ fn report_json(planned: &Planned, finished: &Finished) -> anyhow::Result<serde_j
         object.insert("denials".into(), serde_json::to_value(denials)?);
         object.insert("network".into(), serde_json::to_value(&finished.network)?);
         object.insert("workspace".into(), serde_json::to_value(&finished.names)?);
+        object.insert(
+            "layer".into(),
+            super::review::report(planned, finished.layer.as_ref()),
+        );
     }
     Ok(report)
 }

@@ -66,7 +66,7 @@ fn read_only_part_around<'a>(view: &'a View, path: &AbsolutePath) -> Option<&'a 
                 access: Access::Read,
                 directory: true,
             },
-        ) => Some(part),
+        ) if !view.is_layered(part) => Some(part),
         _ => None,
     }
 }

@@ -27,6 +27,10 @@ pub(in super::super) fn markers(workspace: &AbsolutePath) -> impl Iterator<Item 
 /// Makes the markers that exist mount points of their own, which can be
 /// neither removed nor renamed (EBUSY). A link cannot be kept like that.
 pub(super) fn keep(view: &mut View, policy: &Policy, facts: &Facts, findings: &mut Findings) {
+    if view.layered.is_some() {
+        // The next run reads the host's, which this one does not write.
+        return;
+    }
     for marker in markers(&policy.workspace) {
         let Some(fact) = facts.paths.get(&marker) else {
             continue;

@@ -51,7 +51,12 @@ pub(super) fn enter(view: &mut View, policy: &Policy, facts: &Facts, findings: &
 /// could move what is covered to where no pattern of the next run matches, or
 /// to and fro while another run looks for it.
 pub(super) fn pin(view: &mut View) {
-    for mask in &view.masks {
+    // An overlay moves no directory that lies in a lower layer (EXDEV), so there
+    // what is covered stays where it is without pins.
+    let masks = view.masks.iter();
+    let layered = view.layered.clone();
+    let is_direct = |mask: &&Mask| !layered.as_ref().is_some_and(|at| mask.path.is_within(at));
+    for mask in masks.filter(is_direct) {
         let mut between = Vec::new();
         let mut next = mask.path.parent();
         while let Some(directory) = next {

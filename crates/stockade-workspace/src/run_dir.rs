@@ -1,0 +1,426 @@
+//! What one run has in the store: its own layer, and what is known of it.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{
+    AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fgetxattr,
+    flistxattr, fsetxattr, fstat, mkdirat, renameat, utimensat,
+};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use stockade_policy::path::{AbsolutePath, printable};
+
+use crate::measure::{Usage, measure};
+use crate::store::directory::{self, Lock};
+use crate::store::{Store, StoreError, read_record, system, write_record};
+
+/// Version of the records.
+pub const VERSION: u32 = 1;
+
+const META: &str = "meta.json";
+const UPPER: &str = "upper";
+const WORK: &str = "work";
+/// Attributes of overlayfs itself, which are never copied.
+const OVERLAY_ATTRIBUTES: &[u8] = b"user.overlay.";
+
+/// What happens with the layer when the run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// It waits for a person.
+    Review,
+    /// It goes with the run.
+    Discard,
+}
+
+/// How the last command in a layer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// Milliseconds since 1970.
+    pub at_ms: u64,
+    pub exit_code: i32,
+}
+
+/// What is known of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunMeta {
+    pub version: u32,
+    pub id: String,
+    /// A name that a person gave.
+    pub name: Option<String>,
+    pub fate: Fate,
+    /// Milliseconds since 1970.
+    pub started_ms: u64,
+    /// Time of change (st_ctime) that the kernel gave a file when the run
+    /// began: what changed later in the workspace, changed underneath.
+    pub stamp: Stamp,
+    /// Ids of the frozen layers below its own, the topmost first.
+    pub layers: Vec<String>,
+    /// The snapshot that it began from.
+    pub snapshot: Option<String>,
+    /// The last command, printable.
+    pub command: Vec<String>,
+    /// `None` while it runs, and when it was killed.
+    pub ended: Option<Ended>,
+    /// The own layer as last measured.
+    pub usage: Option<Usage>,
+}
+
+/// A time as the file system knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Stamp {
+    pub seconds: i64,
+    /// 0 to 999,999,999.
+    pub nanoseconds: u32,
+}
+
+/// What a new run begins with.
+#[derive(Clone, Debug)]
+pub struct NewRun {
+    pub id: String,
+    pub name: Option<String>,
+    pub fate: Fate,
+    pub layers: Vec<String>,
+    pub snapshot: Option<String>,
+    pub command: Vec<String>,
+}
+
+/// One run of the store.
+#[derive(Debug)]
+pub struct Run {
+    runs: OwnedFd,
+    directory: OwnedFd,
+    meta: RunMeta,
+    lock: Option<Lock>,
+}
+
+/// Makes the directories of a run. The record comes last: without it there is
+/// no run, and what is there is cleared away some time.
+pub(crate) fn create(store: &Store, new: NewRun) -> Result<Run, StoreError> {
+    crate::store::check_name(&new.id)?;
+    let failed = system("make the layer of the run");
+    let runs = store.part("runs")?;
+    match mkdirat(&runs, new.id.as_str(), Mode::RWXU) {
+        Ok(()) => {}
+        Err(Errno::EXIST) => return Err(StoreError::Exists { name: new.id }),
+        Err(error) => return Err(failed(error.into())),
+    }
+    let run_directory = directory::open_private(runs.as_fd(), &new.id).map_err(&failed)?;
+    let lock = directory::try_lock_directory(run_directory.as_fd()).map_err(&failed)?;
+    let meta = RunMeta {
+        version: VERSION,
+        id: new.id,
+        name: new.name,
+        fate: new.fate,
+        started_ms: now_ms(),
+        stamp: stamp(store, run_directory.as_fd()).map_err(&failed)?,
+        layers: new.layers,
+        snapshot: new.snapshot,
+        command: new.command,
+        ended: None,
+        usage: None,
+    };
+    let run = Run {
+        runs,
+        directory: run_directory,
+        meta,
+        lock,
+    };
+    run.make_layer(store).map_err(&failed)?;
+    run.write()?;
+    Ok(run)
+}
+
+/// Opens a run; `None` when it is not there, or not whole.
+pub(crate) fn open(
+    store: &Store,
+    runs: BorrowedFd<'_>,
+    name: &str,
+) -> Result<Option<Run>, StoreError> {
+    let failed = system("open a run of the store");
+    let Some(directory) = directory::open_private_if_there(runs, name).map_err(&failed)? else {
+        return Ok(None);
+    };
+    let Some(meta) = read_record::<RunMeta>(directory.as_fd(), META)? else {
+        return Ok(None);
+    };
+    if meta.version != VERSION {
+        return Err(StoreError::Malformed {
+            what: format!("run {}", printable(name.as_bytes())),
+            path: store.path().to_string(),
+            reason: format!("it is of version {}", meta.version),
+        });
+    }
+    Ok(Some(Run {
+        runs: store.part("runs")?,
+        directory,
+        meta,
+        lock: None,
+    }))
+}
+
+impl Run {
+    pub fn meta(&self) -> &RunMeta {
+        &self.meta
+    }
+
+    /// Keeps other processes from using the run while this value lives.
+    pub fn take(&mut self) -> Result<(), StoreError> {
+        if self.lock.is_none() {
+            let lock = directory::try_lock_directory(self.directory.as_fd())
+                .map_err(system("lock the run"))?;
+            self.lock = Some(lock.ok_or_else(|| StoreError::Busy {
+                name: self.meta.id.clone(),
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Whether a process uses it: its command runs, or it is being applied.
+    pub fn is_in_use(&self) -> Result<bool, StoreError> {
+        if self.lock.is_some() {
+            return Ok(true);
+        }
+        let lock = directory::try_lock_directory(self.directory.as_fd());
+        Ok(lock.map_err(system("lock the run"))?.is_none())
+    }
+
+    /// The own layer.
+    pub fn upper(&self) -> Result<OwnedFd, StoreError> {
+        directory::open_directory(self.directory.as_fd(), UPPER.as_bytes())
+            .map_err(system("open the layer of the run"))
+    }
+
+    /// Where the own layer and the working directory of overlayfs are, links
+    /// resolved.
+    pub fn places(&self) -> Result<(AbsolutePath, AbsolutePath), StoreError> {
+        let failed = system("find the layer of the run");
+        let place = |name: &str| {
+            let directory = directory::open_directory(self.directory.as_fd(), name.as_bytes())?;
+            let path = directory::path_of(directory.as_fd())?;
+            AbsolutePath::parse(path).map_err(io::Error::other)
+        };
+        Ok((
+            place(UPPER).map_err(&failed)?,
+            place(WORK).map_err(&failed)?,
+        ))
+    }
+
+    /// The directory of the run, for what applying it keeps there.
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// Records that a command begins in the layer.
+    pub fn begin(&mut self, command: Vec<String>) -> Result<(), StoreError> {
+        self.meta.command = command;
+        self.meta.ended = None;
+        self.write()
+    }
+
+    /// Records how the command ended and what the layer takes up now.
+    pub fn end(&mut self, exit_code: i32) -> Result<Usage, StoreError> {
+        self.meta.ended = Some(Ended {
+            at_ms: now_ms(),
+            exit_code,
+        });
+        let upper = self.upper()?;
+        let usage = measure(upper.as_fd()).map_err(system("measure the layer of the run"))?;
+        self.meta.usage = Some(usage);
+        self.write()?;
+        Ok(usage)
+    }
+
+    /// Records a change of what is known.
+    pub(crate) fn update(&mut self, change: impl FnOnce(&mut RunMeta)) -> Result<(), StoreError> {
+        change(&mut self.meta);
+        self.write()
+    }
+
+    /// Takes the own layer away, as a directory named `name` in `to`, and
+    /// begins a new one on `layers`.
+    pub(crate) fn freeze(
+        &mut self,
+        store: &Store,
+        to: BorrowedFd<'_>,
+        name: &str,
+        layers: Vec<String>,
+    ) -> Result<(), StoreError> {
+        let failed = system("freeze the layer of the run");
+        renameat(&self.directory, UPPER, to, name).map_err(|error| failed(error.into()))?;
+        self.meta.layers = layers;
+        self.meta.usage = None;
+        self.write()?;
+        self.make_layer(store).map_err(&failed)
+    }
+
+    /// Empties the own layer.
+    pub(crate) fn clear(&mut self, store: &Store) -> Result<(), StoreError> {
+        let failed = system("clear the layer of the run");
+        let trash = format!(".trash-{}", directory::random_name().map_err(&failed)?);
+        match renameat(&self.directory, UPPER, &self.directory, trash.as_str()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(failed(error.into())),
+        }
+        self.make_layer(store).map_err(&failed)?;
+        directory::remove_tree(self.directory.as_fd(), &trash).map_err(&failed)
+    }
+
+    /// Removes the run and everything in it.
+    pub fn remove(mut self) -> Result<(), StoreError> {
+        self.take()?;
+        let failed = system("remove the run");
+        // By one step, so that no half of it is ever taken for a run.
+        let trash = format!(".trash-{}", directory::random_name().map_err(&failed)?);
+        renameat(
+            &self.runs,
+            self.meta.id.as_str(),
+            &self.runs,
+            trash.as_str(),
+        )
+        .map_err(|error| failed(error.into()))?;
+        directory::remove_tree(self.runs.as_fd(), &trash).map_err(&failed)
+    }
+
+    fn write(&self) -> Result<(), StoreError> {
+        write_record(self.directory.as_fd(), META, &self.meta)
+    }
+
+    /// Makes what is missing of the own layer and overlayfs's directory. The
+    /// layer's root is the root of the workspace inside, so it looks like what
+    /// is below it.
+    fn make_layer(&self, store: &Store) -> io::Result<()> {
+        for name in [WORK, UPPER] {
+            match mkdirat(&self.directory, name, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let upper = directory::open_directory(self.directory.as_fd(), UPPER.as_bytes())?;
+        let below = match self.meta.layers.first() {
+            Some(layer) => store.layer_tree(layer).map_err(io::Error::other)?,
+            None => open_workspace(store)?,
+        };
+        resemble(below.as_fd(), upper.as_fd())
+    }
+}
+
+fn open_workspace(store: &Store) -> io::Result<OwnedFd> {
+    crate::tree_root(store.workspace())
+}
+
+/// Gives a directory the owner, mode, attributes and times of another one.
+fn resemble(like: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<()> {
+    let (wanted, is) = (fstat(like)?, fstat(own)?);
+    if (wanted.st_uid, wanted.st_gid) != (is.st_uid, is.st_gid) {
+        let (owner, group) = (Uid::from_raw(wanted.st_uid), Gid::from_raw(wanted.st_gid));
+        match chownat(own, "", Some(owner), Some(group), AtFlags::EMPTY_PATH) {
+            // An ordinary user cannot give a directory away; who may write the
+            // workspace may write it all the same.
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    fchmod(own, Mode::from_raw_mode(wanted.st_mode & 0o7777))?;
+    copy_attributes(like, own)?;
+    let times = Timestamps {
+        last_access: Timespec {
+            tv_sec: wanted.st_atime as _,
+            tv_nsec: wanted.st_atime_nsec as _,
+        },
+        last_modification: Timespec {
+            tv_sec: wanted.st_mtime as _,
+            tv_nsec: wanted.st_mtime_nsec as _,
+        },
+    };
+    Ok(utimensat(own, ".", &times, AtFlags::empty())?)
+}
+
+/// Copies extended attributes, access control lists among them, as far as the
+/// file systems allow it.
+fn copy_attributes(like: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<()> {
+    let mut names = vec![0u8; 64 << 10];
+    let length = match flistxattr(like, &mut names[..]) {
+        Ok(length) => length,
+        Err(Errno::NOTSUP) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    for name in names[..length].split_inclusive(|&byte| byte == 0) {
+        let Ok(name) = CStr::from_bytes_with_nul(name) else {
+            continue;
+        };
+        if name.to_bytes().starts_with(OVERLAY_ATTRIBUTES) {
+            continue;
+        }
+        let mut value = vec![0u8; 64 << 10];
+        let Ok(length) = fgetxattr(like, name, &mut value[..]) else {
+            continue;
+        };
+        let set = fsetxattr(own, name, &value[..length], XattrFlags::empty());
+        if let Err(error) = set
+            && !matches!(error, Errno::NOTSUP | Errno::PERM | Errno::ACCESS)
+        {
+            return Err(error.into());
+        }
+    }
+    Ok(())
+}
+
+/// The time that the file system of the workspace gives to a change now. Only
+/// its own clock can be compared with times of its files; on another file
+/// system the kernel's coarse clock is the same for most.
+fn stamp(store: &Store, run: BorrowedFd<'_>) -> io::Result<Stamp> {
+    directory::write_whole(run, "stamp", b"")?;
+    let file = rustix::fs::statat(run, "stamp", AtFlags::SYMLINK_NOFOLLOW)?;
+    let workspace = fstat(open_workspace(store)?)?;
+    let stamp = Stamp {
+        seconds: file.st_ctime as i64,
+        nanoseconds: file.st_ctime_nsec as u32,
+    };
+    Ok(match file.st_dev == workspace.st_dev {
+        true => stamp,
+        false => stamp.earlier(CLOCK_GRANULARITY_NS),
+    })
+}
+
+/// Longest step of the clock by which file systems date changes (CONFIG_HZ is
+/// at least 100).
+const CLOCK_GRANULARITY_NS: u32 = 10_000_000;
+
+impl Stamp {
+    fn earlier(self, nanoseconds: u32) -> Self {
+        match self.nanoseconds.checked_sub(nanoseconds) {
+            Some(nanoseconds) => Self {
+                nanoseconds,
+                ..self
+            },
+            None => Self {
+                seconds: self.seconds - 1,
+                nanoseconds: self.nanoseconds + 1_000_000_000 - nanoseconds,
+            },
+        }
+    }
+}
+
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Stamp;
+
+    #[test]
+    fn an_earlier_stamp_borrows_a_second() {
+        let stamp = |seconds, nanoseconds| Stamp {
+            seconds,
+            nanoseconds,
+        };
+        assert_eq!(stamp(5, 20).earlier(5), stamp(5, 15));
+        assert_eq!(stamp(5, 0).earlier(1), stamp(4, 999_999_999));
+    }
+}

@@ -1,0 +1,290 @@
+//! Directories and small files that belong to the caller alone.
+//!
+//! Everything is opened relative to a descriptor and without following a link.
+//! Owner and mode are checked on each opening, as for the state directory
+//! around it.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, chmod, flock, fstat, fsync, mkdirat,
+    openat, renameat, unlinkat,
+};
+use rustix::io::Errno;
+
+/// Longest record that is read, in bytes.
+const RECORD_BYTES_MAX: u64 = 16 << 20;
+
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// Opens a directory of the caller's own, mode 0700.
+pub(crate) fn open_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    let directory = openat(parent, name, DIRECTORY, Mode::empty())?;
+    let status = fstat(&directory)?;
+    let caller = rustix::process::geteuid().as_raw();
+    if status.st_uid != caller || status.st_mode & 0o077 != 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("{name} belongs to somebody else, or others may enter it"),
+        ));
+    }
+    Ok(directory)
+}
+
+/// Opens a directory of the caller's own, and makes it when it is missing.
+pub(crate) fn make_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    match mkdirat(parent, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => open_private(parent, name),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// `None` when it is missing.
+pub(crate) fn open_private_if_there(
+    parent: BorrowedFd<'_>,
+    name: &str,
+) -> io::Result<Option<OwnedFd>> {
+    match open_private(parent, name) {
+        Ok(directory) => Ok(Some(directory)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Any directory, links not followed.
+pub(crate) fn open_directory(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
+    Ok(openat(parent, name, DIRECTORY, Mode::empty())?)
+}
+
+/// Where a descriptor leads, as a path with its links resolved.
+pub(crate) fn path_of(descriptor: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    use std::os::fd::AsRawFd;
+    let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    Ok(rustix::fs::readlink(link, Vec::new())?.into_bytes())
+}
+
+/// Replaces a file as a whole: whoever reads it sees the old or the new
+/// content, also after a crash.
+pub(crate) fn write_whole(parent: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
+    let temporary = format!(".{name}.{}", random_name()?);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = openat(parent, temporary.as_str(), flags, Mode::RUSR | Mode::WUSR)?;
+    let mut file = std::fs::File::from(file);
+    let written = file.write_all(content).and_then(|()| file.sync_all());
+    let renamed = written.and_then(|()| Ok(renameat(parent, &*temporary, parent, name)?));
+    if renamed.is_err() {
+        // The first error is the one to tell.
+        let _left = unlinkat(parent, temporary.as_str(), AtFlags::empty()).is_err();
+    }
+    renamed?;
+    Ok(fsync(parent)?)
+}
+
+/// Reads a whole file; `None` when it is missing.
+pub(crate) fn read_whole(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(parent, name, flags, Mode::empty()) {
+        Ok(file) => std::fs::File::from(file),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let mut content = Vec::new();
+    file.take(RECORD_BYTES_MAX + 1).read_to_end(&mut content)?;
+    match content.len() as u64 > RECORD_BYTES_MAX {
+        true => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the file is too long",
+        )),
+        false => Ok(Some(content)),
+    }
+}
+
+/// Names in a directory, but no hidden ones, sorted.
+pub(crate) fn names(directory: BorrowedFd<'_>) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        if let Ok(name) = entry.file_name().to_str()
+            && !name.starts_with('.')
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// An advisory lock (flock(2)), held while this lives.
+#[derive(Debug)]
+pub struct Lock {
+    _file: OwnedFd,
+}
+
+/// Waits for the lock on a file of the caller's own.
+pub(crate) fn lock(parent: BorrowedFd<'_>, name: &str) -> io::Result<Lock> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?;
+    loop {
+        match flock(&file, FlockOperation::LockExclusive) {
+            Ok(()) => return Ok(Lock { _file: file }),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The lock on a directory itself, when nobody has it.
+pub(crate) fn try_lock_directory(directory: BorrowedFd<'_>) -> io::Result<Option<Lock>> {
+    let file = openat(directory, ".", DIRECTORY, Mode::empty())?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(Lock { _file: file })),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sixteen letters and digits that nobody can guess.
+pub(crate) fn random_name() -> io::Result<String> {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Removes a file or a directory with all that it holds, whatever it is.
+/// Missing is fine.
+///
+/// A hostile command can nest directories deeper than any stack or path. Each
+/// directory is moved next to the first one before it is emptied, so neither
+/// grows.
+pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    match unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut waiting = vec![name.to_owned()];
+    let mut moved = 0_u64;
+    let prefix = random_name()?;
+    while let Some(name) = waiting.pop() {
+        let directory = open_to_empty(parent, &name)?;
+        for entry in Dir::read_from(&directory)? {
+            let entry = entry?;
+            let inner = entry.file_name();
+            if matches!(inner.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            if entry.file_type() != FileType::Directory {
+                match unlinkat(&directory, inner, AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT) => continue,
+                    Err(Errno::ISDIR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if unlinkat(&directory, inner, AtFlags::REMOVEDIR).is_ok() {
+                continue;
+            }
+            // Moving a directory writes its `..`.
+            drop(open_to_empty_at(directory.as_fd(), inner)?);
+            moved += 1;
+            let place = format!(".trash-{prefix}-{moved}");
+            renameat(&directory, inner, parent, place.as_str())?;
+            waiting.push(place);
+        }
+        unlinkat(parent, name.as_str(), AtFlags::REMOVEDIR)?;
+    }
+    Ok(())
+}
+
+fn open_to_empty(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    let name = std::ffi::CString::new(name)?;
+    open_to_empty_at(parent, &name)
+}
+
+/// Opens a directory so that what it holds can be removed, whatever rights
+/// its maker gave it.
+fn open_to_empty_at(parent: BorrowedFd<'_>, name: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    use std::os::fd::AsRawFd;
+    let place = openat(
+        parent,
+        name,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    if fstat(&place)?.st_mode & 0o700 != 0o700 {
+        chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), Mode::RWXU)?;
+    }
+    Ok(openat(&place, ".", DIRECTORY, Mode::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn scratch() -> (tempfile::TempDir, OwnedFd) {
+        let place = tempfile::tempdir().unwrap();
+        let directory = rustix::fs::open(place.path(), DIRECTORY, Mode::empty()).unwrap();
+        (place, directory)
+    }
+
+    #[test]
+    fn a_tree_of_any_depth_and_mode_is_removed() {
+        let (place, directory) = scratch();
+        let mut inner = make_private(directory.as_fd(), "top").unwrap();
+        for _ in 0..3000 {
+            std::fs::write(format!("/proc/self/fd/{}/f", raw(&inner)), b"x").unwrap();
+            inner = make_private(inner.as_fd(), "deeper").unwrap();
+        }
+        std::fs::create_dir(place.path().join("top/shut")).unwrap();
+        std::fs::write(place.path().join("top/shut/file"), b"x").unwrap();
+        let shut = std::fs::Permissions::from_mode(0);
+        std::fs::set_permissions(place.path().join("top/shut"), shut).unwrap();
+        remove_tree(directory.as_fd(), "top").unwrap();
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+        remove_tree(directory.as_fd(), "top").unwrap();
+    }
+
+    fn raw(descriptor: &OwnedFd) -> i32 {
+        use std::os::fd::AsRawFd;
+        descriptor.as_raw_fd()
+    }
+
+    /// A link is removed itself, and what it leads to stays.
+    #[test]
+    fn no_link_is_followed() {
+        let (place, directory) = scratch();
+        std::fs::create_dir(place.path().join("kept")).unwrap();
+        std::fs::write(place.path().join("kept/file"), b"x").unwrap();
+        std::fs::create_dir(place.path().join("top")).unwrap();
+        std::os::unix::fs::symlink("../kept", place.path().join("top/link")).unwrap();
+        remove_tree(directory.as_fd(), "top").unwrap();
+        assert!(place.path().join("kept/file").exists());
+        std::os::unix::fs::symlink("kept", place.path().join("private")).unwrap();
+        assert!(open_private(directory.as_fd(), "private").is_err());
+    }
+
+    #[test]
+    fn a_record_is_replaced_as_a_whole_and_leaves_nothing_behind() {
+        let (place, directory) = scratch();
+        assert_eq!(read_whole(directory.as_fd(), "record").unwrap(), None);
+        for content in [&b"one"[..], b"two"] {
+            write_whole(directory.as_fd(), "record", content).unwrap();
+            let read = read_whole(directory.as_fd(), "record").unwrap();
+            assert_eq!(read.as_deref(), Some(content));
+        }
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_others_may_enter_is_refused() {
+        let (place, directory) = scratch();
+        std::fs::create_dir(place.path().join("open")).unwrap();
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(place.path().join("open"), open).unwrap();
+        assert!(make_private(directory.as_fd(), "open").is_err());
+    }
+}

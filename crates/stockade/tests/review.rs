@@ -1,0 +1,226 @@
+//! Review and discard mode: what a command writes to the workspace goes to a
+//! layer of its own.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use stockade_testkit::World;
+
+/// What is in the store of the world's one workspace, by part.
+fn store(world: &World, part: &str) -> Vec<PathBuf> {
+    let all = world.home.join(".local/state/stockade/workspaces");
+    let mut found = Vec::new();
+    for workspace in fs::read_dir(all).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(workspace.path().join(part))
+            .into_iter()
+            .flatten()
+        {
+            found.push(entry.unwrap().path());
+        }
+    }
+    found
+}
+
+/// Every path of the project with mode, time and content.
+fn state(world: &World) -> String {
+    world
+        .outside_sh(
+            "find . -printf '%P %y %m %T@ %l\\n' | sort; \
+             find . -type f | sort | xargs -d '\\n' sha256sum",
+        )
+        .ok()
+}
+
+const WRITES: &str = "echo new > new; echo more >> file; rm directory/inner; rmdir directory; \
+                      mkdir directory; touch directory/other; chmod 600 mode; ln -s x link; \
+                      mv moved here; cat file; ls directory";
+
+fn prepared() -> World {
+    let world = World::new();
+    world.write("project/file", "one\n");
+    world.write("project/directory/inner", "inner\n");
+    world.write("project/mode", "mode\n");
+    world.write("project/moved", "moved\n");
+    world
+}
+
+#[test]
+fn what_is_written_in_review_mode_waits_and_the_tree_is_untouched() {
+    let world = prepared();
+    let before = state(&world);
+    let run = world.run(&["--workspace", "review"], &["sh", "-c", WRITES]);
+    assert!(run.stderr.contains("wait in run"), "{}", run.stderr);
+    assert_eq!(run.ok(), "one\nmore\nother");
+    assert_eq!(state(&world), before);
+    let runs = store(&world, "runs");
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    let upper = runs[0].join("upper");
+    assert_eq!(
+        fs::read_to_string(upper.join("file")).unwrap(),
+        "one\nmore\n"
+    );
+    assert_eq!(fs::read_to_string(upper.join("here")).unwrap(), "moved\n");
+}
+
+#[test]
+fn discard_mode_leaves_nothing_anywhere() {
+    let world = prepared();
+    let before = state(&world);
+    let run = world.run(&["--workspace", "discard"], &["sh", "-c", WRITES]);
+    assert_eq!(run.ok(), "one\nmore\nother");
+    assert_eq!(state(&world), before);
+    assert_eq!(store(&world, "runs"), [PathBuf::new(); 0]);
+}
+
+#[test]
+fn a_run_that_wrote_nothing_leaves_nothing_to_review() {
+    let world = prepared();
+    let run = world.run(&["--workspace", "review"], &["cat", "file"]);
+    assert!(run.stderr.contains("unchanged"), "{}", run.stderr);
+    assert_eq!(run.ok(), "one");
+    assert_eq!(store(&world, "runs"), [PathBuf::new(); 0]);
+}
+
+/// The strictest of all files and options wins, whoever says it.
+#[test]
+fn no_option_takes_review_away() {
+    let world = prepared();
+    world.policy("[filesystem]\nworkspace = \"review\"\n");
+    let before = state(&world);
+    world
+        .run(&["--workspace", "live"], &["sh", "-c", WRITES])
+        .ok();
+    assert_eq!(state(&world), before);
+    let mut explain = world.stockade();
+    explain.args(["explain", "--json", "--", "true"]);
+    let plan: serde_json::Value =
+        serde_json::from_slice(&explain.output().unwrap().stdout).unwrap();
+    assert_eq!(plan["workspace_mode"]["mode"], "review");
+}
+
+/// A part that may not be written is part of the same overlay, read-only.
+#[test]
+fn only_granted_parts_of_the_layered_workspace_are_writable() {
+    let world = prepared();
+    world.policy("[filesystem]\nworkspace = \"review\"\nwrite = [\"directory\"]\n");
+    let run = world.sh(
+        "echo x > directory/new && cat directory/new; echo x > new || echo refused; \
+         echo x >> file || echo refused; mv directory elsewhere || echo refused",
+    );
+    assert_eq!(run.ok(), "x\nrefused\nrefused\nrefused");
+    assert!(!world.project.join("directory/new").exists());
+}
+
+#[test]
+fn what_is_hidden_stays_hidden_and_cannot_be_moved_away() {
+    let world = prepared();
+    world.write("project/directory/.env", "SECRET=hunter2\n");
+    world.policy("[filesystem]\nworkspace = \"review\"\nhide = [\"**/.env\"]\n");
+    let run = world.sh(
+        "cat directory/.env; mv directory elsewhere; cat elsewhere/.env; rm -rf directory; \
+         ln directory/.env l; cp -a directory copy; grep -rs hunter2 . ; echo done",
+    );
+    assert!(!run.stdout.contains("hunter2"), "{}", run.stdout);
+    let all = world.home.join(".local/state/stockade/workspaces");
+    for run in store(&world, "runs") {
+        let found = std::process::Command::new("grep")
+            .args(["-rs", "hunter2"])
+            .arg(run)
+            .output()
+            .unwrap();
+        assert!(found.stdout.is_empty(), "{all:?}");
+    }
+}
+
+#[test]
+fn where_no_overlay_can_be_had_nothing_runs_and_the_remedy_is_said() {
+    let world = prepared();
+    let mut command = world.stockade();
+    command
+        .env("XDG_STATE_HOME", world.project.join("state"))
+        .args(["run", "--workspace", "review", "--", "touch", "ran"]);
+    let refused = stockade_testkit::Finished::of(command.output().unwrap()).expect_code(125);
+    assert!(
+        refused.stderr.contains("FS4") && refused.stderr.contains("XDG_STATE_HOME"),
+        "{}",
+        refused.stderr
+    );
+    assert!(!world.project.join("ran").exists());
+    world.policy("[process]\nform = \"landlock-only\"\n");
+    let refused = world
+        .run(&["--workspace", "discard"], &["touch", "ran"])
+        .expect_code(125);
+    assert!(
+        refused.stderr.contains("mounts nothing"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+fn a_store_that_is_full_refuses_early() {
+    let world = prepared();
+    let script = "head -c 3000000 /dev/zero > big";
+    world
+        .run(&["--workspace", "review"], &["sh", "-c", script])
+        .ok();
+    world.policy("[filesystem]\nworkspace = \"review\"\nstore_bytes_max = \"1MiB\"\n");
+    let refused = world.sh("touch ran").expect_code(125);
+    for part in ["store_bytes_max", "stockade diff --list"] {
+        assert!(refused.stderr.contains(part), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn runs_at_once_have_layers_of_their_own() {
+    let world = prepared();
+    let before = state(&world);
+    let children: Vec<_> = (0..6)
+        .map(|number| {
+            let script =
+                format!("for i in 1 2 3; do echo {number} >> file; sleep 0.1; done; cat file");
+            let mut command = world.stockade();
+            command
+                .args(["run", "--workspace", "review", "--", "sh", "-c", &script])
+                .stdout(Stdio::piped());
+            command.spawn().unwrap()
+        })
+        .collect();
+    for (number, child) in children.into_iter().enumerate() {
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text, format!("one\n{number}\n{number}\n{number}\n"));
+    }
+    assert_eq!(store(&world, "runs").len(), 6);
+    assert_eq!(state(&world), before);
+}
+
+/// What a killed run wrote waits, and nothing is left mounted.
+#[test]
+fn a_killed_run_waits_for_review() {
+    let world = prepared();
+    let before = state(&world);
+    let mut command = world.stockade();
+    command
+        .args(["run", "--workspace", "review", "--", "sh", "-c"])
+        .arg("echo new > new; echo ready; sleep 1000")
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let arrived = |world: &World| {
+        let runs = store(world, "runs");
+        runs.iter().any(|run| run.join("upper/new").exists())
+    };
+    while !arrived(&world) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(arrived(&world));
+    assert_eq!(state(&world), before);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let own = world.project.to_str().unwrap();
+    assert!(!mounts.contains(own), "{mounts}");
+}
