@@ -9,6 +9,7 @@ use stockade_policy::path::{AbsolutePath, printable};
 use stockade_policy::plan::{Rule, WorkspaceMode};
 use stockade_sys::rustix;
 use stockade_walls::process::UpperLayer;
+use stockade_workspace::apply::Stamp;
 use stockade_workspace::measure::Usage;
 use stockade_workspace::run_dir::{Fate, NewRun, Run};
 use stockade_workspace::store::{Store, StoreError};
@@ -38,7 +39,11 @@ pub enum Base {
     #[default]
     Tree,
     /// The frozen layers of a snapshot, over the workspace.
-    Snapshot { name: String, layers: Vec<String> },
+    Snapshot {
+        name: String,
+        layers: Vec<String>,
+        stamp: Stamp,
+    },
     /// A run that waits, which goes on in its own layer.
     Waiting { run: String, layers: Vec<String> },
 }
@@ -60,6 +65,7 @@ impl Base {
             Some(snapshot) => Self::Snapshot {
                 name: name.to_owned(),
                 layers: snapshot.layers,
+                stamp: snapshot.stamp,
             },
             None => {
                 let run = store.run(Some(name)).map_err(|error| match error {
@@ -246,18 +252,23 @@ impl OwnLayer {
             .iter()
             .map(|word| printable(word))
             .collect();
-        let new = |layers: &[String], snapshot: Option<&String>| NewRun {
+        let new = |layers: &[String], from: Option<(&String, Stamp)>| NewRun {
             id: id.as_str().to_owned(),
             name: None,
             fate,
             layers: layers.to_vec(),
-            snapshot: snapshot.cloned(),
+            snapshot: from.map(|(name, _)| name.clone()),
+            stamp: from.map(|(_, stamp)| stamp),
             command: command.clone(),
         };
         let _lock = store.lock()?;
         let (run, is_new) = match &planned.base {
             Base::Tree => (store.new_run(new(&[], None))?, true),
-            Base::Snapshot { name, layers } => (store.new_run(new(layers, Some(name)))?, true),
+            Base::Snapshot {
+                name,
+                layers,
+                stamp,
+            } => (store.new_run(new(layers, Some((name, *stamp))))?, true),
             Base::Waiting { run, layers } if fate == Fate::Review => {
                 let mut run = store.run(Some(run))?;
                 run.take()?;

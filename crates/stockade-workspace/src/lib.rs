@@ -7,13 +7,17 @@
 pub mod apply;
 pub mod change;
 pub mod diff;
+pub mod gc;
+pub mod held;
 pub mod holds;
 pub mod journal;
 pub mod measure;
 pub mod merge;
 pub mod namer;
 mod renames;
+pub mod restore;
 pub mod run_dir;
+pub mod settle;
 pub mod snapshot;
 pub mod stack;
 pub mod store;

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use stockade_policy::path::{AbsolutePath, printable};
 
+use crate::apply::Stamp;
 use crate::measure::{Usage, measure};
 use crate::store::directory::{self, Lock};
 use crate::store::{Store, StoreError, read_record, system, write_record};
@@ -23,6 +24,7 @@ pub const VERSION: u32 = 1;
 const META: &str = "meta.json";
 const UPPER: &str = "upper";
 const WORK: &str = "work";
+const STAMP: &str = "stamp";
 /// Attributes of overlayfs itself, which are never copied.
 const OVERLAY_ATTRIBUTES: &[u8] = b"user.overlay.";
 
@@ -54,8 +56,8 @@ pub struct RunMeta {
     pub fate: Fate,
     /// Milliseconds since 1970.
     pub started_ms: u64,
-    /// Time of change (st_ctime) that the kernel gave a file when the run
-    /// began: what changed later in the workspace, changed underneath.
+    /// When the run began, or the snapshot that it began from: what changed
+    /// later in the tree, changed underneath.
     pub stamp: Stamp,
     /// Ids of the frozen layers below its own, the topmost first.
     pub layers: Vec<String>,
@@ -67,14 +69,12 @@ pub struct RunMeta {
     pub ended: Option<Ended>,
     /// The own layer as last measured.
     pub usage: Option<Usage>,
-}
-
-/// A time as the file system knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Stamp {
-    pub seconds: i64,
-    /// 0 to 999,999,999.
-    pub nanoseconds: u32,
+    /// The layer that its own one is becoming.
+    #[serde(default)]
+    pub freezing: Option<String>,
+    /// The layer that takes old versions while it is applied.
+    #[serde(default)]
+    pub preimages: Option<String>,
 }
 
 /// What a new run begins with.
@@ -85,6 +85,8 @@ pub struct NewRun {
     pub fate: Fate,
     pub layers: Vec<String>,
     pub snapshot: Option<String>,
+    /// That of the snapshot; now when `None`.
+    pub stamp: Option<Stamp>,
     pub command: Vec<String>,
 }
 
@@ -116,12 +118,17 @@ pub(crate) fn create(store: &Store, new: NewRun) -> Result<Run, StoreError> {
         name: new.name,
         fate: new.fate,
         started_ms: now_ms(),
-        stamp: stamp(store, run_directory.as_fd()).map_err(&failed)?,
+        stamp: match new.stamp {
+            Some(stamp) => stamp,
+            None => Stamp::take(run_directory.as_fd(), STAMP).map_err(&failed)?,
+        },
         layers: new.layers,
         snapshot: new.snapshot,
         command: new.command,
         ended: None,
         usage: None,
+        freezing: None,
+        preimages: None,
     };
     let run = Run {
         runs,
@@ -154,12 +161,16 @@ pub(crate) fn open(
             reason: format!("it is of version {}", meta.version),
         });
     }
-    Ok(Some(Run {
+    let mut run = Run {
         runs: store.part("runs")?,
         directory,
         meta,
         lock: None,
-    }))
+    };
+    if run.meta.freezing.is_some() && !run.is_in_use()? {
+        run.finish_freezing(store)?;
+    }
+    Ok(Some(run))
 }
 
 impl Run {
@@ -216,45 +227,67 @@ impl Run {
 
     /// Records that a command begins in the layer.
     pub fn begin(&mut self, command: Vec<String>) -> Result<(), StoreError> {
-        self.meta.command = command;
-        self.meta.ended = None;
-        self.write()
+        self.update(|meta| {
+            meta.command = command;
+            meta.ended = None;
+        })
     }
 
     /// Records how the command ended and what the layer takes up now.
     pub fn end(&mut self, exit_code: i32) -> Result<Usage, StoreError> {
-        self.meta.ended = Some(Ended {
-            at_ms: now_ms(),
-            exit_code,
-        });
-        let upper = self.upper()?;
-        let usage = measure(upper.as_fd()).map_err(system("measure the layer of the run"))?;
-        self.meta.usage = Some(usage);
-        self.write()?;
+        let usage = self.measure()?;
+        self.update(|meta| {
+            meta.ended = Some(Ended {
+                at_ms: now_ms(),
+                exit_code,
+            });
+            meta.usage = Some(usage);
+        })?;
         Ok(usage)
     }
 
-    /// Records a change of what is known.
+    pub(crate) fn measure_again(&mut self) -> Result<(), StoreError> {
+        let usage = self.measure()?;
+        self.update(|meta| meta.usage = Some(usage))
+    }
+
+    fn measure(&self) -> Result<Usage, StoreError> {
+        let upper = self.upper()?;
+        measure(upper.as_fd()).map_err(system("measure the layer of the run"))
+    }
+
+    /// Changes what is recorded. Another process may have put a layer under
+    /// the run meanwhile, so the record is read again first.
     pub(crate) fn update(&mut self, change: impl FnOnce(&mut RunMeta)) -> Result<(), StoreError> {
+        if let Some(meta) = read_record(self.directory.as_fd(), META)? {
+            self.meta = meta;
+        }
         change(&mut self.meta);
         self.write()
     }
 
-    /// Takes the own layer away, as a directory named `name` in `to`, and
-    /// begins a new one on `layers`.
-    pub(crate) fn freeze(
-        &mut self,
-        store: &Store,
-        to: BorrowedFd<'_>,
-        name: &str,
-        layers: Vec<String>,
-    ) -> Result<(), StoreError> {
-        let failed = system("freeze the layer of the run");
-        renameat(&self.directory, UPPER, to, name).map_err(|error| failed(error.into()))?;
-        self.meta.layers = layers;
-        self.meta.usage = None;
-        self.write()?;
-        self.make_layer(store).map_err(&failed)
+    /// Takes the own layer away, as a directory named `name` in `to`.
+    pub(crate) fn move_layer(&self, to: BorrowedFd<'_>, name: &str) -> Result<(), StoreError> {
+        renameat(&self.directory, UPPER, to, name)
+            .map_err(|error| system("freeze the layer of the run")(error.into()))
+    }
+
+    /// Finishes what makes the own layer a frozen one, from wherever it was
+    /// interrupted.
+    pub(crate) fn finish_freezing(&mut self, store: &Store) -> Result<(), StoreError> {
+        let Some(id) = self.meta.freezing.clone() else {
+            return Ok(());
+        };
+        let is_moved = store.layer_tree(&id).is_ok();
+        self.update(|meta| {
+            if is_moved {
+                meta.layers.insert(0, id);
+                meta.usage = None;
+            }
+            meta.freezing = None;
+        })?;
+        self.make_layer(store)
+            .map_err(system("make the layer of the run"))
     }
 
     /// Empties the own layer.
@@ -266,6 +299,12 @@ impl Run {
             Err(error) => return Err(failed(error.into())),
         }
         self.make_layer(store).map_err(&failed)?;
+        let stamp = Stamp::take(self.directory.as_fd(), STAMP).map_err(&failed)?;
+        self.update(|meta| {
+            meta.stamp = stamp;
+            meta.usage = None;
+            meta.ended = None;
+        })?;
         directory::remove_tree(self.directory.as_fd(), &trash).map_err(&failed)
     }
 
@@ -292,7 +331,7 @@ impl Run {
     /// Makes what is missing of the own layer and overlayfs's directory. The
     /// layer's root is the root of the workspace inside, so it looks like what
     /// is below it.
-    fn make_layer(&self, store: &Store) -> io::Result<()> {
+    pub(crate) fn make_layer(&self, store: &Store) -> io::Result<()> {
         for name in [WORK, UPPER] {
             match mkdirat(&self.directory, name, Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => {}
@@ -313,7 +352,7 @@ fn open_workspace(store: &Store) -> io::Result<OwnedFd> {
 }
 
 /// Gives a directory the owner, mode, attributes and times of another one.
-fn resemble(like: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn resemble(like: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<()> {
     let (wanted, is) = (fstat(like)?, fstat(own)?);
     if (wanted.st_uid, wanted.st_gid) != (is.st_uid, is.st_gid) {
         let (owner, group) = (Uid::from_raw(wanted.st_uid), Gid::from_raw(wanted.st_gid));
@@ -369,58 +408,7 @@ fn copy_attributes(like: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<()> 
     Ok(())
 }
 
-/// The time that the file system of the workspace gives to a change now. Only
-/// its own clock can be compared with times of its files; on another file
-/// system the kernel's coarse clock is the same for most.
-fn stamp(store: &Store, run: BorrowedFd<'_>) -> io::Result<Stamp> {
-    directory::write_whole(run, "stamp", b"")?;
-    let file = rustix::fs::statat(run, "stamp", AtFlags::SYMLINK_NOFOLLOW)?;
-    let workspace = fstat(open_workspace(store)?)?;
-    let stamp = Stamp {
-        seconds: file.st_ctime as i64,
-        nanoseconds: file.st_ctime_nsec as u32,
-    };
-    Ok(match file.st_dev == workspace.st_dev {
-        true => stamp,
-        false => stamp.earlier(CLOCK_GRANULARITY_NS),
-    })
-}
-
-/// Longest step of the clock by which file systems date changes (CONFIG_HZ is
-/// at least 100).
-const CLOCK_GRANULARITY_NS: u32 = 10_000_000;
-
-impl Stamp {
-    fn earlier(self, nanoseconds: u32) -> Self {
-        match self.nanoseconds.checked_sub(nanoseconds) {
-            Some(nanoseconds) => Self {
-                nanoseconds,
-                ..self
-            },
-            None => Self {
-                seconds: self.seconds - 1,
-                nanoseconds: self.nanoseconds + 1_000_000_000 - nanoseconds,
-            },
-        }
-    }
-}
-
 pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Stamp;
-
-    #[test]
-    fn an_earlier_stamp_borrows_a_second() {
-        let stamp = |seconds, nanoseconds| Stamp {
-            seconds,
-            nanoseconds,
-        };
-        assert_eq!(stamp(5, 20).earlier(5), stamp(5, 15));
-        assert_eq!(stamp(5, 0).earlier(1), stamp(4, 999_999_999));
-    }
 }

@@ -1,15 +1,24 @@
 //! Frozen layers, and snapshots made of them.
+//!
+//! A snapshot is a list of layers over the tree. Taking one renames the layer
+//! of a run, or writes down that there is none; forking from one makes an empty
+//! layer on top. Neither looks at a file. What is applied to the tree later
+//! puts the old versions into one more layer at the bottom of every snapshot;
+//! what the host changes itself is found by its time of change.
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::fs::{AtFlags, Mode, mkdirat, unlinkat};
 use serde::{Deserialize, Serialize};
-use stockade_policy::path::AbsolutePath;
+use stockade_policy::path::{AbsolutePath, printable};
 
-use crate::run_dir::Stamp;
-use crate::store::{Store, StoreError, directory, read_record, system};
+use crate::apply::Stamp;
+use crate::run_dir::{Fate, NewRun, Run, VERSION, now_ms};
+use crate::store::{Store, StoreError, check_name, directory, read_record, system, write_record};
 
 const META: &str = "meta.json";
 const TREE: &str = "tree";
+const ENDING: &str = ".json";
 
 /// What is known of a frozen layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +28,8 @@ pub struct LayerMeta {
     pub frozen_ms: u64,
     /// Bytes on the disk.
     pub bytes: u64,
+    /// For a layer of old versions: when the tree had the new ones.
+    pub closed: Option<Stamp>,
 }
 
 /// A state of the workspace that can be gone back to.
@@ -28,40 +39,37 @@ pub struct Snapshot {
     pub name: String,
     /// Milliseconds since 1970.
     pub made_ms: u64,
-    /// Ids of the frozen layers over the workspace, the topmost first.
+    /// Ids of the layers over the tree, the topmost first.
     pub layers: Vec<String>,
-    /// What changed later in the workspace is not what the snapshot saw.
+    /// Those of them that hold old versions of what was applied since.
+    pub preimages: Vec<String>,
+    /// What changed later in the tree is not what the snapshot saw.
     pub stamp: Stamp,
 }
 
 impl Store {
     /// The tree of a frozen layer.
     pub fn layer_tree(&self, id: &str) -> Result<OwnedFd, StoreError> {
-        crate::store::check_name(id)?;
-        let failed = system("open a frozen layer");
+        let layer = self.layer(id)?;
+        directory::open_directory(layer.as_fd(), TREE.as_bytes())
+            .map_err(system("open a frozen layer"))
+    }
+
+    fn layer(&self, id: &str) -> Result<OwnedFd, StoreError> {
+        check_name(id)?;
         let layers = self.part("layers")?;
-        let layer = directory::open_private(layers.as_fd(), id).map_err(&failed)?;
-        directory::open_directory(layer.as_fd(), TREE.as_bytes()).map_err(&failed)
+        directory::open_private(layers.as_fd(), id).map_err(system("open a frozen layer"))
     }
 
     /// Where frozen layers are, links resolved.
     pub fn layer_places(&self, ids: &[String]) -> Result<Vec<AbsolutePath>, StoreError> {
+        let failed = system("find a frozen layer");
         let place = |id: &String| {
             let tree = self.layer_tree(id)?;
-            let path = directory::path_of(tree.as_fd()).map_err(system("find a frozen layer"))?;
-            AbsolutePath::parse(path)
-                .map_err(|error| system("find a frozen layer")(std::io::Error::other(error)))
+            let path = directory::path_of(tree.as_fd()).map_err(&failed)?;
+            AbsolutePath::parse(path).map_err(|error| failed(std::io::Error::other(error)))
         };
         ids.iter().map(place).collect()
-    }
-
-    /// A snapshot by its name.
-    pub fn snapshot(&self, name: &str) -> Result<Option<Snapshot>, StoreError> {
-        if crate::store::check_name(name).is_err() {
-            return Ok(None);
-        }
-        let snapshots = self.part("snapshots")?;
-        read_record(snapshots.as_fd(), &format!("{name}.json"))
     }
 
     /// The frozen layers and what is known of them.
@@ -69,12 +77,230 @@ impl Store {
         let layers = self.part("layers")?;
         let mut found = Vec::new();
         for name in directory::names(layers.as_fd()).map_err(system("list the layers"))? {
-            let layer = directory::open_private(layers.as_fd(), &name)
-                .map_err(system("open a frozen layer"))?;
-            if let Some(meta) = read_record::<LayerMeta>(layer.as_fd(), META)? {
+            if let Some(meta) = self.layer_meta(&name)? {
                 found.push((name, meta));
             }
         }
         Ok(found)
+    }
+
+    pub(crate) fn layer_meta(&self, id: &str) -> Result<Option<LayerMeta>, StoreError> {
+        read_record(self.layer(id)?.as_fd(), META)
+    }
+
+    /// Makes an empty layer that old versions will be put into.
+    pub(crate) fn new_layer(&self) -> Result<String, StoreError> {
+        let (id, layer) = self.make_layer_directory(0)?;
+        let failed = system("make a layer");
+        mkdirat(&layer, TREE, Mode::RWXU).map_err(|error| failed(error.into()))?;
+        // The root of a layer of old versions must not show another root than
+        // the tree's was.
+        let tree = directory::open_directory(layer.as_fd(), TREE.as_bytes()).map_err(&failed)?;
+        let base = crate::tree_root(self.workspace()).map_err(&failed)?;
+        crate::run_dir::resemble(base.as_fd(), tree.as_fd()).map_err(&failed)?;
+        Ok(id)
+    }
+
+    fn make_layer_directory(&self, bytes: u64) -> Result<(String, OwnedFd), StoreError> {
+        let failed = system("make a layer");
+        let id = directory::random_name().map_err(&failed)?;
+        let layers = self.part("layers")?;
+        let layer = directory::make_private(layers.as_fd(), &id).map_err(&failed)?;
+        let meta = LayerMeta {
+            version: VERSION,
+            frozen_ms: now_ms(),
+            bytes,
+            closed: None,
+        };
+        write_record(layer.as_fd(), META, &meta)?;
+        Ok((id, layer))
+    }
+
+    /// Notes that everything whose old version is in the layer is in the tree.
+    pub(crate) fn close_layer(&self, id: &str) -> Result<(), StoreError> {
+        let layer = self.layer(id)?;
+        let Some(mut meta) = read_record::<LayerMeta>(layer.as_fd(), META)? else {
+            return Ok(());
+        };
+        let tree = self.layer_tree(id)?;
+        let usage = crate::measure::measure(tree.as_fd()).map_err(system("measure a layer"))?;
+        meta.bytes = usage.bytes;
+        meta.closed =
+            Some(Stamp::take(layer.as_fd(), "stamp").map_err(system("find out the time"))?);
+        write_record(layer.as_fd(), META, &meta)
+    }
+
+    /// A snapshot by its name.
+    pub fn snapshot(&self, name: &str) -> Result<Option<Snapshot>, StoreError> {
+        if check_name(name).is_err() {
+            return Ok(None);
+        }
+        read_record(self.part("snapshots")?.as_fd(), &format!("{name}{ENDING}"))
+    }
+
+    /// As [`Store::snapshot`]; a missing one is an error.
+    pub fn known_snapshot(&self, name: &str) -> Result<Snapshot, StoreError> {
+        self.snapshot(name)?.ok_or_else(|| StoreError::Unknown {
+            what: "snapshot",
+            name: printable(name.as_bytes()),
+            remedy: "`stockade snapshot --list` lists the snapshots of this workspace",
+        })
+    }
+
+    /// All snapshots, oldest first.
+    pub fn snapshots(&self) -> Result<Vec<Snapshot>, StoreError> {
+        let snapshots = self.part("snapshots")?;
+        let names = directory::names(snapshots.as_fd()).map_err(system("list the snapshots"))?;
+        let mut found = Vec::new();
+        for name in names.iter().filter(|name| name.ends_with(ENDING)) {
+            found.extend(read_record::<Snapshot>(snapshots.as_fd(), name)?);
+        }
+        found.sort_by(|left, right| (left.made_ms, &left.name).cmp(&(right.made_ms, &right.name)));
+        Ok(found)
+    }
+
+    fn write_snapshot(&self, snapshot: &Snapshot) -> Result<(), StoreError> {
+        let snapshots = self.part("snapshots")?;
+        write_record(
+            snapshots.as_fd(),
+            &format!("{}{ENDING}", snapshot.name),
+            snapshot,
+        )
+    }
+
+    /// Takes a snapshot of the tree as it is, or of what a run shows.
+    pub fn take_snapshot(&self, name: &str, of: Option<&str>) -> Result<Snapshot, StoreError> {
+        check_name(name)?;
+        let _lock = self.lock()?;
+        if self.snapshot(name)?.is_some() {
+            return Err(StoreError::Exists {
+                name: name.to_owned(),
+            });
+        }
+        let (layers, stamp) = match of {
+            None => {
+                let failed = system("find out the time");
+                let stamp = Stamp::take(self.as_fd(), "stamp").map_err(&failed)?;
+                (Vec::new(), stamp)
+            }
+            Some(run) => {
+                let mut run = self.run(Some(run))?;
+                run.take()?;
+                refuse_interrupted(&run)?;
+                self.freeze(&mut run)?;
+                (run.meta().layers.clone(), run.meta().stamp)
+            }
+        };
+        let snapshot = Snapshot {
+            version: VERSION,
+            name: name.to_owned(),
+            made_ms: now_ms(),
+            layers,
+            preimages: Vec::new(),
+            stamp,
+        };
+        self.write_snapshot(&snapshot)?;
+        Ok(snapshot)
+    }
+
+    /// Makes a run's own layer a frozen one, and gives it a new one on top.
+    fn freeze(&self, run: &mut Run) -> Result<(), StoreError> {
+        let usage = run.meta().usage;
+        if usage.is_some_and(|usage| usage.is_nothing()) {
+            return Ok(());
+        }
+        let (id, layer) = self.make_layer_directory(usage.map_or(0, |usage| usage.bytes))?;
+        // Noted first: who finds the layer gone knows where it is.
+        run.update(|meta| meta.freezing = Some(id.clone()))?;
+        run.move_layer(layer.as_fd(), TREE)?;
+        run.finish_freezing(self)
+    }
+
+    /// Makes a run on a snapshot.
+    pub fn fork(&self, snapshot: &str, name: Option<&str>) -> Result<Run, StoreError> {
+        let _lock = self.lock()?;
+        let snapshot = self.known_snapshot(snapshot)?;
+        if let Some(name) = name {
+            check_name(name)?;
+            let taken = self.snapshot(name)?.is_some() || self.run(Some(name)).is_ok();
+            if taken {
+                return Err(StoreError::Exists {
+                    name: name.to_owned(),
+                });
+            }
+        }
+        let id = directory::random_name().map_err(system("make the fork"))?;
+        self.new_run(NewRun {
+            id: format!("fork-{id}"),
+            name: name.map(str::to_owned),
+            fate: Fate::Review,
+            layers: snapshot.layers,
+            snapshot: Some(snapshot.name),
+            stamp: Some(snapshot.stamp),
+            command: Vec::new(),
+        })
+    }
+
+    /// Makes a run show a snapshot again, and nothing else.
+    pub fn reset_run(&self, run: &str, snapshot: &str) -> Result<(), StoreError> {
+        let _lock = self.lock()?;
+        let snapshot = self.known_snapshot(snapshot)?;
+        let mut run = self.run(Some(run))?;
+        run.take()?;
+        refuse_interrupted(&run)?;
+        run.clear(self)?;
+        run.update(|meta| {
+            meta.layers = snapshot.layers;
+            meta.snapshot = Some(snapshot.name);
+            meta.stamp = snapshot.stamp;
+        })?;
+        // Its root looks like that of the snapshot.
+        run.make_layer(self)
+            .map_err(system("make the layer of the fork"))?;
+        crate::gc::collect_locked(self).map(drop)
+    }
+
+    /// Removes a snapshot, and its layers when nothing else needs them.
+    pub fn delete_snapshot(&self, name: &str) -> Result<(), StoreError> {
+        let _lock = self.lock()?;
+        let snapshot = self.known_snapshot(name)?;
+        let snapshots = self.part("snapshots")?;
+        let file = format!("{}{ENDING}", snapshot.name);
+        unlinkat(&snapshots, file, AtFlags::empty())
+            .map_err(|error| system("remove the snapshot")(error.into()))?;
+        crate::gc::collect_locked(self).map(drop)
+    }
+
+    /// Whether old versions have to be kept for a snapshot or a fork.
+    pub(crate) fn is_referenced_from_snapshots(&self) -> Result<bool, StoreError> {
+        let forked = |run: &Run| run.meta().snapshot.is_some();
+        Ok(!self.snapshots()?.is_empty() || self.runs()?.iter().any(forked))
+    }
+
+    /// Puts a layer at the bottom of every snapshot, and of every run but one
+    /// that was made from a snapshot.
+    pub(crate) fn put_under_snapshots(&self, id: &str, but: &str) -> Result<(), StoreError> {
+        for mut snapshot in self.snapshots()? {
+            snapshot.layers.push(id.to_owned());
+            snapshot.preimages.push(id.to_owned());
+            self.write_snapshot(&snapshot)?;
+        }
+        for mut run in self.runs()? {
+            if run.meta().snapshot.is_some() && run.meta().id != but {
+                run.update(|meta| meta.layers.push(id.to_owned()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refuse_interrupted(run: &Run) -> Result<(), StoreError> {
+    match crate::settle::is_interrupted(run)? {
+        true => Err(StoreError::Refused(format!(
+            "an apply of {} was interrupted\n  remedy: finish it: `stockade apply {}`",
+            run.meta().id,
+            run.meta().id
+        ))),
+        false => Ok(()),
     }
 }

@@ -13,7 +13,7 @@
 //! The directory lies in the caller's state directory (mode 0700), where no
 //! sandbox can write.
 
-pub(crate) mod directory;
+pub mod directory;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use stockade_testkit::World;
+use stockade_testkit::{Finished, World};
 
 /// What is in the store of the world's one workspace, by part.
 fn store(world: &World, part: &str) -> Vec<PathBuf> {
@@ -51,7 +51,7 @@ fn what_is_written_in_review_mode_waits_and_the_tree_is_untouched() {
     let world = prepared();
     let before = state(&world);
     let run = world.run(&["--workspace", "review"], &["sh", "-c", WRITES]);
-    assert!(run.stderr.contains("wait in run"), "{}", run.stderr);
+    assert!(run.stderr.contains("waits"), "{}", run.stderr);
     assert_eq!(run.ok(), "one\nmore\nother");
     assert_eq!(state(&world), before);
     let runs = store(&world, "runs");
@@ -141,7 +141,7 @@ fn where_no_overlay_can_be_had_nothing_runs_and_the_remedy_is_said() {
     command
         .env("XDG_STATE_HOME", world.project.join("state"))
         .args(["run", "--workspace", "review", "--", "touch", "ran"]);
-    let refused = stockade_testkit::Finished::of(command.output().unwrap()).expect_code(125);
+    let refused = Finished::of(command.output().unwrap()).expect_code(125);
     assert!(
         refused.stderr.contains("FS4") && refused.stderr.contains("XDG_STATE_HOME"),
         "{}",
@@ -223,4 +223,93 @@ fn a_killed_run_waits_for_review() {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let own = world.project.to_str().unwrap();
     assert!(!mounts.contains(own), "{mounts}");
+}
+
+fn stockade(world: &World, arguments: &[&str]) -> Finished {
+    Finished::of(world.stockade().args(arguments).output().unwrap())
+}
+
+/// What the command saw is what the tree is after applying.
+#[test]
+fn apply_brings_everything_and_discard_nothing() {
+    let world = prepared();
+    let before = state(&world);
+    world
+        .run(&["--workspace", "review"], &["sh", "-c", WRITES])
+        .ok();
+    stockade(&world, &["discard"]).expect_code(0);
+    assert_eq!(state(&world), before);
+    let script = format!("{WRITES} > /dev/null; find . -printf '%P %y %m %T@ %l\\n' | sort");
+    let inside = world
+        .run(&["--workspace", "review"], &["sh", "-c", &script])
+        .ok();
+    let diff = stockade(&world, &["diff"]).ok();
+    for part in [
+        "created    new",
+        "modified   file",
+        "+more",
+        "renamed    moved -> here",
+        "0600",
+    ] {
+        assert!(diff.contains(part), "{part}: {diff}");
+    }
+    stockade(&world, &["apply"]).expect_code(0);
+    let outside = world
+        .outside_sh("find . -printf '%P %y %m %T@ %l\\n' | sort")
+        .ok();
+    assert_eq!(outside, inside);
+    assert_eq!(store(&world, "runs"), [PathBuf::new(); 0]);
+    stockade(&world, &["diff"]).expect_code(125);
+}
+
+#[test]
+fn held_changes_come_first_and_need_their_name() {
+    let world = prepared();
+    world.outside_sh("git init -q .").ok();
+    let script = "echo '#!/bin/sh' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit; \
+                  mkdir -p .vscode; echo '{}' > .vscode/tasks.json; echo plain > a";
+    let run = world.run(&["--workspace", "review"], &["sh", "-c", script]);
+    assert!(run.stderr.contains("held, git"), "{}", run.stderr);
+    let diff = stockade(&world, &["diff", "--stat"]).ok();
+    let at = |what: &str| diff.find(what).unwrap_or_else(|| panic!("{what}: {diff}"));
+    assert!(at("pre-commit") < at("created    a") && at("tasks.json") < at("created    a"));
+    stockade(&world, &["apply"]).expect_code(1);
+    assert!(world.project.join("a").exists());
+    assert!(!world.project.join(".git/hooks/pre-commit").exists());
+    assert!(!world.project.join(".vscode/tasks.json").exists());
+    stockade(&world, &["apply", ".vscode/tasks.json"]).expect_code(1);
+    assert!(world.project.join(".vscode/tasks.json").exists());
+    assert!(!world.project.join(".git/hooks/pre-commit").exists());
+    stockade(&world, &["apply", "--held"]).expect_code(0);
+    assert!(world.project.join(".git/hooks/pre-commit").exists());
+}
+
+#[test]
+fn what_the_host_changed_meanwhile_is_not_overwritten() {
+    let world = prepared();
+    world
+        .run(&["--workspace", "review"], &["sh", "-c", WRITES])
+        .ok();
+    world.write("project/file", "by hand\n");
+    let before = state(&world);
+    let refused = stockade(&world, &["apply"]).expect_code(125);
+    assert!(refused.stderr.contains("file"), "{}", refused.stderr);
+    assert_eq!(state(&world), before);
+    stockade(&world, &["apply", "--skip-conflicts"]).expect_code(1);
+    assert_eq!(
+        fs::read_to_string(world.project.join("file")).unwrap(),
+        "by hand\n"
+    );
+    assert!(world.project.join("new").exists());
+}
+
+/// Names and content that a command chose do not steer the terminal.
+#[test]
+fn what_is_shown_is_escaped() {
+    let world = prepared();
+    let script = "printf 'a\\033[31mb\\n' > text; : > \"$(printf 'n\\033[2Jm')\"";
+    let run = world.run(&["--workspace", "review"], &["sh", "-c", script]);
+    let diff = stockade(&world, &["diff"]).ok();
+    assert!(!diff.contains('\u{1b}') && diff.contains("text"), "{diff}");
+    assert!(!run.stderr.contains('\u{1b}'), "{}", run.stderr);
 }

@@ -148,7 +148,7 @@ pub(crate) fn try_lock_directory(directory: BorrowedFd<'_>) -> io::Result<Option
 }
 
 /// Sixteen letters and digits that nobody can guess.
-pub(crate) fn random_name() -> io::Result<String> {
+pub fn random_name() -> io::Result<String> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())

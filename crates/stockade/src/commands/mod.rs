@@ -1,7 +1,9 @@
 //! One module a subcommand.
 
+pub mod apply;
 pub mod approvals;
 pub mod cache;
+pub mod diff;
 pub mod doctor;
 pub mod egress;
 pub mod explain;
@@ -13,11 +15,13 @@ pub mod log;
 mod names;
 pub mod network;
 pub mod options;
+pub mod project;
 pub mod reload;
 pub mod review;
 pub mod run;
 pub mod secret;
 pub mod shell;
+pub mod snapshot;
 pub mod test;
 pub mod trust;
 pub mod untrust;

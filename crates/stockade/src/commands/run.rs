@@ -137,6 +137,11 @@ pub fn perform(
             if let Some(file) = report {
                 write_report(file, &report_json(&planned, &finished)?)?;
             }
+            if let Some(layer) = &finished.layer
+                && voice != Voice::Quiet
+            {
+                super::review::conclude(&planned, layer, true);
+            }
             let code = code(finished.outcome.exit_code());
             // The process is about to end: taking the plan apart would be work
             // for nothing.
@@ -234,9 +239,6 @@ fn say_how_it_ended(finished: &Finished) {
     }
     if let Some(names) = &finished.names {
         super::names::say(names);
-    }
-    if let Some(layer) = &finished.layer {
-        super::review::say(layer);
     }
     if let Some(failure) = &finished.failure {
         show::line(&format!(
