@@ -120,7 +120,7 @@ impl Names {
             form: plan.form,
             architecture,
             areas,
-            guard: Guard::built_in().clone(),
+            guard: plan.guard.clone(),
             workspace: plan.workspace.clone(),
             state: state.clone(),
         };

@@ -33,7 +33,7 @@ use stockade_policy::facts::Architecture;
 use stockade_policy::guard::Guard;
 use stockade_sys::seccomp::{Listener, Notification};
 
-use crate::holds::{Holds, Operation};
+use crate::holds::{Holds, Operation, Wish};
 use call::{Call, Decoder, Named, Source};
 use judge::Verdict;
 pub use place::Area;
@@ -730,7 +730,7 @@ impl Namer {
         }
         place.check_writable(before.is_some())?;
         let wish = self.wish(place, rule, Operation::Write, mode, before);
-        let (id, content) = self.terms.holds.begin(wish).map_err(refused)?;
+        let (id, content) = self.begin(wish)?;
         if before.is_some() && !flags.contains(OFlags::TRUNC) {
             let old = place::open_to_look(&place.parent, &place.name)?;
             match git::keep(&old, &content, judge::KEPT_BYTES_MAX) {
@@ -743,6 +743,14 @@ impl Namer {
         self.record
             .note_held(&place.path, rule, &id, Operation::Write);
         self.terms.holds.content(&id, flags).map_err(refused)
+    }
+
+    /// Begins a hold, unless the policy refuses what would be held.
+    fn begin(&self, wish: Wish<'_>) -> rustix::io::Result<(String, OwnedFd)> {
+        match self.terms.guard.refused_by() {
+            Some(_) => Err(Errno::ACCESS),
+            None => self.terms.holds.begin(wish).map_err(refused),
+        }
     }
 
     fn divert_copy(
@@ -759,7 +767,7 @@ impl Namer {
         let before = new.stat()?;
         new.check_writable(false)?;
         let wish = self.wish(new, rule, Operation::Write, stat.st_mode, before.as_ref());
-        let (id, content) = self.terms.holds.begin(wish).map_err(refused)?;
+        let (id, content) = self.begin(wish)?;
         match git::keep(&source, &content, judge::KEPT_BYTES_MAX) {
             Ok(true) => {}
             _ => return Err(Errno::ACCESS),
@@ -782,7 +790,7 @@ impl Namer {
         }
         place.check_writable(false)?;
         let wish = self.wish(place, rule, Operation::Link, 0o777, None);
-        let (id, content) = self.terms.holds.begin(wish).map_err(refused)?;
+        let (id, content) = self.begin(wish)?;
         rustix::io::write(&content, target)?;
         self.record
             .note_held(&place.path, rule, &id, Operation::Link);

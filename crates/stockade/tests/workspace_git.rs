@@ -58,10 +58,11 @@ fn a08_hooks_configuration_and_pointers_of_the_repository_stay() {
         "mv $G/worktrees/project $G/worktrees/other",
         "mkdir -p $G/worktrees/evil",
         "rm -r $G/hooks",
-        "echo x > $G/../a",
     ] {
         fails(&world, &script.replace("$G", git.to_str().unwrap()));
     }
+    // Beside the repository there is only what is private to the run.
+    world.sh(&format!("echo x > {}/../a", git.display()));
     assert_eq!(fs::read(git.join("config")).unwrap(), config);
     assert!(!git.join("hooks/pre-commit").exists());
     assert_eq!(
@@ -186,4 +187,38 @@ fn b07_a_work_tree_forged_inside_the_project_gives_nothing_beyond_it() {
     let inside = fails(&world, &script);
     assert!(!inside.stdout.contains("private"));
     assert!(!world.home.join("other/planted").exists());
+}
+
+#[test]
+fn what_is_guarded_is_refused_where_the_policy_says_so() {
+    let world = World::new();
+    world.policy("[filesystem]\nguard = [\"deploy\"]\n[approval]\nguarded = \"deny\"\n");
+    world.outside_sh("git init -q").expect_code(0);
+    for script in [
+        "echo x > .git/hooks/pre-commit",
+        "mkdir deploy && echo x > deploy/run",
+        "echo x > new && mv new .envrc",
+        "echo x > new && ln new .envrc",
+        "ln -s /bin/true .envrc",
+        "git config core.pager evil",
+    ] {
+        fails(&world, script);
+    }
+    world
+        .sh("git config user.name T && echo x > CLAUDE.md")
+        .expect_code(0);
+    for name in [".git/hooks/pre-commit", "deploy/run", ".envrc"] {
+        assert!(
+            fs::symlink_metadata(world.project.join(name)).is_err(),
+            "{name}"
+        );
+    }
+    assert!(
+        !fs::read_to_string(world.project.join(".git/config"))
+            .unwrap()
+            .contains("evil")
+    );
+    let mut command = world.stockade();
+    let listed = command.args(["approvals", "--json"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&listed.stdout).contains("pre-commit"));
 }

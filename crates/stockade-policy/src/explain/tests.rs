@@ -72,7 +72,7 @@ fn a_page_for_people() {
           /proc/keys       lists kernel keys of processes outside  [built-in.keys]
 
         Guarded: names that run or steer something outside
-          303 patterns: what is written there is not held in this plan (FS4 below says why)
+          303 patterns: what is written there is held until you approve it
           134 patterns: what is written there is named in the report
 
         Environment (names only)
@@ -107,8 +107,8 @@ fn each_guarantee_says_what_it_rests_on() {
                          by: read-only mounts, and Landlock as a second check
           FS3  held      credential stores are absent even when the directory around them is granted
                          by: credential places are not mounted, left out of what is, or covered
-          FS4  not held  a guarded path never becomes active outside without approval
-                         because: names in the workspace are not supervised in this plan: that needs Landlock with ABI 3, held system calls (Linux 5.19) and no nested sandbox
+          FS4  held      a guarded path never becomes active outside without approval
+                         by: what makes names in the workspace asks the guard; Landlock refuses every other way
           FS5  held      the view cannot be changed from inside, and links made inside steer nothing outside
                          by: no capability and no mount call inside; links that a run can make are not followed
           FS6  in part   writes have a byte and inode budget
