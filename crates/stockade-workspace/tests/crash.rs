@@ -258,6 +258,8 @@ fn killed_at_random_it_ends_the_same() {
     }
     let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
     let (mut in_the_middle, mut tries) = (0, 0u64);
+    // How long is waited at most, so that half of the kills come too early.
+    let mut most = 4096u16;
     while in_the_middle < KILLS {
         let ownership = if tries % 2 == 0 {
             Ownership::Consume
@@ -288,17 +290,20 @@ fn killed_at_random_it_ends_the_same() {
             // A busy wait of random length: a sleep would wake too late.
             let mut bytes = [0u8; 2];
             rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).unwrap();
-            for _ in 0..u16::from_le_bytes(bytes) {
+            for _ in 0..u16::from_le_bytes(bytes) % most {
                 std::thread::yield_now();
             }
             child.kill().unwrap();
             let status = child.wait().unwrap();
             if status.success() {
+                most = (most / 2).max(16);
                 break;
             }
             assert_eq!(status.signal(), Some(9), "{status}");
             if is_pending(&world) {
                 in_the_middle += 1;
+            } else {
+                most = most.saturating_add(most / 8 + 1);
             }
         }
         check(

@@ -166,53 +166,8 @@ fn applied(
     };
     let request = request(&layers, base.as_fd(), preimages.as_fd(), stamp, ownership);
     let mut journal = Journal::open(journal.as_fd(), "journal").unwrap();
-    // In parts: what is left after a part is listed anew and applied.
     if dice & 2 != 0 {
-        let some = |change: &stockade_workspace::change::Change| {
-            change
-                .path
-                .iter()
-                .map(|byte| u64::from(*byte))
-                .sum::<u64>()
-                .wrapping_mul(dice)
-                % 5
-                < 2
-        };
-        apply::apply(&changes, &some, &request, &mut journal).unwrap();
-        let view = world.mount(&["upper"], false);
-        let left = observe(&view.0);
-        drop(view);
-        assert_same(
-            "a part taken out of the layer shows the same",
-            &without_links(&shown),
-            &without_links(&left),
-        );
-        let changes = diff(&layers, base.as_fd()).unwrap();
-        fs::create_dir(world.at("preimages too")).unwrap();
-        let second = open(&world.at("preimages too"));
-        // What the first part brought is newer than the run.
-        let request = Request {
-            stamp: None,
-            preimages: second.as_fd(),
-            ..request
-        };
-        apply::apply(&changes, &|_| true, &request, &mut journal).unwrap();
-        let after = observe(&world.at("base"));
-        assert_same("in two parts it becomes the same", &shown, &after);
-        let kept: Vec<&str> = ["preimages", "preimages too"]
-            .into_iter()
-            .filter(|name| fs::read_dir(world.at(name)).unwrap().next().is_some())
-            .collect();
-        if !kept.is_empty() {
-            let view = world.mount(&kept, false);
-            let back = observe(&view.0);
-            drop(view);
-            assert_same(
-                "the preimages of two parts give the old tree back",
-                &without_links(&start),
-                &without_links(&back),
-            );
-        }
+        in_parts(&world, dice, &request, &mut journal, (&start, &shown));
         return Ok(());
     }
     apply::apply(&changes, &|_| true, &request, &mut journal).unwrap();
@@ -233,6 +188,56 @@ fn applied(
         &without_links(&back),
     );
     Ok(())
+}
+
+/// What is left after a part was applied is listed anew and applied.
+fn in_parts(
+    world: &World,
+    dice: u64,
+    request: &Request<'_>,
+    journal: &mut Journal,
+    (start, shown): (&layers::Tree, &layers::Tree),
+) {
+    let some = |change: &stockade_workspace::change::Change| {
+        let sum: u64 = change.path.iter().map(|byte| u64::from(*byte)).sum();
+        sum.wrapping_mul(dice) % 5 < 2
+    };
+    let changes = diff(request.layers, request.base).unwrap();
+    apply::apply(&changes, &some, request, journal).unwrap();
+    let view = world.mount(&["upper"], false);
+    let left = observe(&view.0);
+    drop(view);
+    assert_same(
+        "a part taken out of the layer shows the same",
+        &without_links(shown),
+        &without_links(&left),
+    );
+    let changes = diff(request.layers, request.base).unwrap();
+    fs::create_dir(world.at("preimages too")).unwrap();
+    let second = open(&world.at("preimages too"));
+    // What the first part brought is newer than the run.
+    let request = Request {
+        stamp: None,
+        preimages: second.as_fd(),
+        ..*request
+    };
+    apply::apply(&changes, &|_| true, &request, journal).unwrap();
+    let after = observe(&world.at("base"));
+    assert_same("in two parts it becomes the same", shown, &after);
+    let kept: Vec<&str> = ["preimages", "preimages too"]
+        .into_iter()
+        .filter(|name| fs::read_dir(world.at(name)).unwrap().next().is_some())
+        .collect();
+    if !kept.is_empty() {
+        let view = world.mount(&kept, false);
+        let back = observe(&view.0);
+        drop(view);
+        assert_same(
+            "the preimages of two parts give the old tree back",
+            &without_links(start),
+            &without_links(&back),
+        );
+    }
 }
 
 /// Links that reach over layers cannot be shown by an overlay.

@@ -94,24 +94,7 @@ pub fn perform(root: &Path, operation: &Operation) {
 fn attempt(root: &Path, operation: &Operation) -> io::Result<()> {
     use Operation::*;
     let at = |place: &Place| root.join(path_of(place));
-    let real = |place: &Place| {
-        let path = at(place);
-        // Whatever goes through a link is another test's matter.
-        let mut above = root.to_owned();
-        for name in path_of(place).iter() {
-            above.push(name);
-            if fs::symlink_metadata(&above).is_ok_and(|status| status.is_symlink()) {
-                return Err(io::Error::other("a link"));
-            }
-        }
-        let is_fifo = fs::symlink_metadata(&path)
-            .is_ok_and(|status| std::os::unix::fs::FileTypeExt::is_fifo(&status.file_type()));
-        if is_fifo {
-            Err(io::Error::other("a fifo"))
-        } else {
-            Ok(path)
-        }
-    };
+    let real = |place: &Place| reachable(root, place);
     match operation {
         Write(place, length, byte) => {
             let text = format!("{byte}\n").repeat(usize::from(*length) / 3 + 1);
@@ -140,6 +123,19 @@ fn attempt(root: &Path, operation: &Operation) -> io::Result<()> {
             fs::remove_dir_all(at(place))?;
             fs::create_dir(at(place))
         }
+        OpenForWriting(place) => fs::OpenOptions::new()
+            .write(true)
+            .open(real(place)?)
+            .map(drop),
+        _ => describe(root, operation),
+    }
+}
+
+/// Changes what a file says of itself, or makes one of another kind.
+fn describe(root: &Path, operation: &Operation) -> io::Result<()> {
+    use Operation::*;
+    let real = |place: &Place| reachable(root, place);
+    match operation {
         Mode(place, mode) => {
             let path = real(place)?;
             // Root in a user namespace sees everything; what ordinary users
@@ -191,10 +187,24 @@ fn attempt(root: &Path, operation: &Operation) -> io::Result<()> {
                 0,
             )?)
         }
-        OpenForWriting(place) => fs::OpenOptions::new()
-            .write(true)
-            .open(real(place)?)
-            .map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// The path of a place that no link leads to and that opening does not block.
+fn reachable(root: &Path, place: &Place) -> io::Result<PathBuf> {
+    let mut path = root.to_owned();
+    for name in path_of(place).iter() {
+        path.push(name);
+        if fs::symlink_metadata(&path).is_ok_and(|status| status.is_symlink()) {
+            return Err(io::Error::other("a link"));
+        }
+    }
+    let is_fifo = fs::symlink_metadata(&path)
+        .is_ok_and(|status| std::os::unix::fs::FileTypeExt::is_fifo(&status.file_type()));
+    match is_fifo {
+        true => Err(io::Error::other("a fifo")),
+        false => Ok(path),
     }
 }
 
