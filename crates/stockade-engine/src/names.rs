@@ -22,6 +22,7 @@ use stockade_policy::plan::{Access, Form, Grant, Plan};
 use stockade_sys::message::{self, Wait};
 use stockade_sys::seccomp::{Listener, Notification};
 use stockade_sys::{privilege, process, rustix, signal};
+use stockade_walls::process::View;
 use stockade_workspace::holds::Holds;
 use stockade_workspace::namer::{self, Area, Message, Noted, Tally, Terms};
 
@@ -147,9 +148,9 @@ impl Names {
         matches!(self.stage, Stage::Serving { .. })
     }
 
-    /// Goes on; `init` names the sandbox's first process. An error means that
+    /// Goes on; `view` is where the sandbox's view is. An error means that
     /// no name can be made any more, and the run must end.
-    pub fn advance(&mut self, init: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn advance(&mut self, view: Option<&View>) -> io::Result<()> {
         match &self.stage {
             Stage::Waiting { listener, .. } => {
                 let Some(call) = next(listener)? else {
@@ -160,7 +161,7 @@ impl Names {
                 }
                 let stage = std::mem::replace(&mut self.stage, Stage::Over);
                 if let Stage::Waiting { listener, plans } = stage {
-                    self.stage = start(listener, call, *plans, init)?;
+                    self.stage = start(listener, call, *plans, view)?;
                 }
                 Ok(())
             }
@@ -274,7 +275,7 @@ fn start(
     listener: Listener,
     first: Notification,
     plans: Plans,
-    init: BorrowedFd<'_>,
+    view: Option<&View>,
 ) -> io::Result<Stage> {
     let holds = Holds::of(plans.state.as_fd(), &plans.workspace)?;
     let flags = SocketFlags::CLOEXEC;
@@ -305,7 +306,7 @@ fn start(
                 proc,
                 channel: theirs,
             };
-            let served = become_namer(plans.form, init, &listener, &null, &terms, supervisor)
+            let served = become_namer(plans.form, view, &listener, &null, &terms, supervisor)
                 .and_then(|()| namer::serve(listener, first, terms));
             process::exit_now(i32::from(served.is_err()))
         }
@@ -316,7 +317,7 @@ fn start(
 /// so that what is mounted there is in force for it too.
 fn become_namer(
     form: Form,
-    init: BorrowedFd<'_>,
+    view: Option<&View>,
     listener: &Listener,
     null: &OwnedFd,
     terms: &Terms,
@@ -326,16 +327,19 @@ fn become_namer(
     for number in 0..3 {
         process::become_standard(null.as_raw_fd(), number)?;
     }
-    let kept = [
+    let mut kept = vec![
         listener.as_fd().as_raw_fd(),
         terms.holds.as_fd().as_raw_fd(),
         terms.proc.as_raw_fd(),
-        init.as_raw_fd(),
     ];
+    if let Some(view) = view {
+        kept.extend([view.user.as_raw_fd(), view.mount.as_raw_fd()]);
+    }
     process::close_descriptors_but(&kept, terms.channel.as_fd())?;
     process::scrub_arguments(c"stockade-namer");
     if form == Form::Namespaces {
-        process::enter_view_of(init)?;
+        let view = view.ok_or_else(|| io::Error::other("the sandbox's view is not known"))?;
+        process::enter_view(view.user.as_fd(), view.mount.as_fd())?;
     }
     privilege::keep_only_tracing()?;
     privilege::set_no_new_privileges()?;

@@ -168,8 +168,8 @@ impl Supervision {
                         if let Some(names) = &mut self.names
                             && self.ended.is_none()
                         {
-                            let init = self.sandbox.init();
-                            names.advance(init).map_err(system("the namer"))?;
+                            let view = self.sandbox.view();
+                            names.advance(view).map_err(system("the namer"))?;
                         }
                     }
                     other => self.advance(other, events).map_err(system("relay"))?,

@@ -103,15 +103,18 @@ pub fn leave_network_and_users() -> io::Result<()> {
     unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET)
 }
 
-/// Moves this process into the user and mount namespaces of another, whose
-/// root becomes its root (setns(2)). Its own user must have made the user
-/// namespace; it then has every capability there. `EINVAL` with several
+/// Moves this process into a user and a mount namespace, whose root becomes its
+/// root (setns(2)). Both are open files of /proc/PID/ns: by a pidfd it would
+/// also need the right to trace that process. Its own user must have made the
+/// user namespace; it then has every capability there. `EINVAL` with several
 /// threads.
-pub fn enter_view_of(process: BorrowedFd<'_>) -> io::Result<()> {
-    let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
-    // SAFETY: takes integers.
-    let entered = unsafe { libc::setns(process.as_raw_fd(), namespaces) };
-    check(entered.into())?;
+pub fn enter_view(user: BorrowedFd<'_>, mount: BorrowedFd<'_>) -> io::Result<()> {
+    let namespaces = [(user, libc::CLONE_NEWUSER), (mount, libc::CLONE_NEWNS)];
+    for (namespace, kind) in namespaces {
+        // SAFETY: takes integers.
+        let entered = unsafe { libc::setns(namespace.as_raw_fd(), kind) };
+        check(entered.into())?;
+    }
     Ok(())
 }
 

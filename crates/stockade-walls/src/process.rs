@@ -111,6 +111,30 @@ pub struct Sandbox {
     control: OwnedFd,
     group: Option<ControlGroup>,
     reaped: bool,
+    view: Option<View>,
+}
+
+/// The namespaces in which a sandbox's view is, open.
+#[derive(Debug)]
+pub struct View {
+    pub user: OwnedFd,
+    pub mount: OwnedFd,
+}
+
+impl View {
+    /// Of a child that may still be looked into: once it is not dumpable, only
+    /// root may.
+    fn of(pid: u32) -> io::Result<Self> {
+        let process = open_process(pid)?;
+        let open = |name| {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            openat(&process, name, flags, Mode::empty())
+        };
+        Ok(Self {
+            user: open("ns/user")?,
+            mount: open("ns/mnt")?,
+        })
+    }
 }
 
 impl Embryo {
@@ -173,6 +197,7 @@ impl Embryo {
                 control,
                 group: None,
                 reaped: false,
+                view: None,
             },
             namespaces,
             prelude: prelude.to_vec(),
@@ -180,6 +205,8 @@ impl Embryo {
         };
         if namespaces == Namespaces::Own {
             embryo.mapped = map_ids(pid, identity);
+            // Whoever needs it says that it is missing.
+            embryo.sandbox.view = View::of(pid).ok();
             // A launcher that is gone shows when the plan is handed over.
             let _gone = embryo.sandbox.request(&Request::Mapped).is_err();
         }
@@ -481,9 +508,9 @@ impl Sandbox {
         self.receive_with_descriptors().map(|(report, _)| report)
     }
 
-    /// Names the sandbox's init, whatever becomes of its id.
-    pub fn init(&self) -> BorrowedFd<'_> {
-        self.child.as_fd()
+    /// Where the sandbox's view is; `None` without namespaces.
+    pub fn view(&self) -> Option<&View> {
+        self.view.as_ref()
     }
 
     /// Sends a signal to the command.
