@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use crate::change::{Aspects, Change, ChangeKind, Changes, Origin, Source, Touched};
 use crate::renames;
 use crate::stack::{DEPTH_MAX, Dir, Stack, View};
-use crate::tree::{self, Entry, FileKind};
+use crate::tree::{self, Entry, FileKind, Found};
 
 /// Why layers cannot be compared.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +59,8 @@ pub fn diff_over(
         ..Walk::default()
     };
     let (root, root_below) = (whole.root().map_err(at)?, lower.root().map_err(at)?);
-    walk.both(b"", &root, &root_below)?;
+    let tops = (root.top().map_err(at)?, root_below.top().map_err(at)?);
+    walk.both(b"", (&root, &tops.0), (&root_below, &tops.1))?;
     walk.find_links();
     let changes = renames::pair(walk.changes, &whole, &lower)?;
     Ok(Changes::new(changes, walk.touched, walk.strays))
@@ -93,17 +94,22 @@ struct Walk {
 }
 
 impl Walk {
-    /// A directory that is there with and without the layers.
-    fn both(&mut self, path: &[u8], now: &Dir, below: &Dir) -> Result<(), DiffError> {
+    /// A directory that is there with and without the layers. How it was found
+    /// is told, because by now it may have been opened up to be listed.
+    fn both(
+        &mut self,
+        path: &[u8],
+        (now, after): (&Dir, &Found),
+        (below, before): (&Dir, &Found),
+    ) -> Result<(), DiffError> {
         let system = |source| system(path, source);
         let recreated = now.without_above(self.level).is_none();
-        let (after, before) = (now.top().map_err(system)?, below.top().map_err(system)?);
         self.touched.push(Touched {
             path: path.to_vec(),
             recreated,
             copied_up: after.marks.origin,
-            before: before.entry,
-            after: after.entry,
+            before: before.entry.clone(),
+            after: after.entry.clone(),
         });
         let mut names = now.names_in(0..self.level).map_err(system)?;
         if recreated {
@@ -179,12 +185,13 @@ impl Walk {
             &inside,
             (now, below),
         )?;
-        match &inside {
-            (Some(now), Some(below)) => {
-                self.both(&path, now, below)?;
+        let found = after.as_ref().zip(before.as_ref());
+        match (&inside, found) {
+            ((Some(now), Some(below)), Some((after, before))) => {
+                self.both(&path, (now, &after.found), (below, &before.found))?;
                 self.forget_recreated(at, &path);
             }
-            (now, below) => {
+            ((now, below), _) => {
                 self.one(&path, now.as_ref(), None)?;
                 self.one(&path, None, below.as_ref())?;
             }
