@@ -425,10 +425,9 @@ fn gate(
     };
     let evidence = std::mem::take(&mut gate.evidence);
     let process = gate.pid();
-    let way_out = match opening {
-        Some(opening) => Some(opening.open(request, planned, run, log, process, on_terminal)?),
-        None => None,
-    };
+    let opened =
+        opening.map(|opening| opening.open(request, planned, run, log, process, on_terminal));
+    let way_out = opened.transpose()?;
     let names = names(&mut gate, planned, run);
     let out_of_memory = gate.out_of_memory().map_err(|error| Refusal::Wall {
         error,

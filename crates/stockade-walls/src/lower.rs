@@ -101,6 +101,10 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         Action::Listen { listeners } => wire::Action::Listen {
             listeners: listeners.iter().map(listener).collect(),
         },
+        Action::OverlayPart { path, access } => wire::Action::OverlayPart {
+            path: bytes(path),
+            writable: *access == Access::Write,
+        },
         Action::EnterDirectory { path } => wire::Action::EnterDirectory { path: bytes(path) },
         Action::ResourceLimits { limits } => wire::Action::ResourceLimits {
             limits: limits
@@ -138,7 +142,6 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         | Action::Bind { .. }
         | Action::BindWithout { .. }
         | Action::Overlay { .. }
-        | Action::OverlayPart { .. }
         | Action::Copy { .. }
         | Action::TrustStore { .. }
         | Action::Device { .. }
@@ -202,10 +205,6 @@ fn view_action(action: &Action) -> Option<wire::Action> {
             source: bytes(source),
             path: bytes(path),
             absent: absent.iter().map(bytes).collect(),
-        },
-        Action::OverlayPart { path, access } => wire::Action::OverlayPart {
-            path: bytes(path),
-            writable: *access == Access::Write,
         },
         Action::Copy {
             source,

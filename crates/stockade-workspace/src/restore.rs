@@ -1,5 +1,6 @@
 //! Gives the tree back as a snapshot saw it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -169,15 +170,20 @@ struct Kept {
 fn changed_since(store: &Store, snapshot: &Snapshot) -> Result<Vec<Vec<u8>>, StoreError> {
     let failed = system("look through the tree");
     let mut kept = Vec::new();
+    let mut shared = BTreeMap::new();
     for id in &snapshot.preimages {
+        let closed = store.layer_meta(id)?.and_then(|meta| meta.closed);
+        let tree = store.layer_tree(id)?;
+        add_shared(tree.as_fd(), closed, &mut shared, 0).map_err(&failed)?;
         kept.push(Kept {
-            closed: store.layer_meta(id)?.and_then(|meta| meta.closed),
-            cover: Cover::Part(store.layer_tree(id)?),
+            closed,
+            cover: Cover::Part(tree),
         });
     }
     let base = crate::tree_root(store.workspace()).map_err(&failed)?;
     let mut walk = Walk {
         stamp: snapshot.stamp,
+        shared,
         changed: Vec::new(),
     };
     walk.directory(base.as_fd(), &[], &kept, 0)
@@ -187,7 +193,35 @@ fn changed_since(store: &Store, snapshot: &Snapshot) -> Result<Vec<Vec<u8>>, Sto
 
 struct Walk {
     stamp: Stamp,
+    /// Files of the layers that may have another name in the tree, by device
+    /// and inode: moving one name away changed the time of change of all.
+    shared: BTreeMap<(u64, u64), Option<Stamp>>,
     changed: Vec<Vec<u8>>,
+}
+
+/// Adds the files of a layer that have several names.
+fn add_shared(
+    directory: BorrowedFd<'_>,
+    closed: Option<Stamp>,
+    shared: &mut BTreeMap<(u64, u64), Option<Stamp>>,
+    depth: usize,
+) -> io::Result<()> {
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") || depth > DEPTH_MAX {
+            continue;
+        }
+        let status = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(status.st_mode) == FileType::Directory {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let inner = openat(directory, name, flags, Mode::empty())?;
+            add_shared(inner.as_fd(), closed, shared, depth + 1)?;
+        } else if status.st_nlink > 1 {
+            shared.insert((status.st_dev, status.st_ino), closed);
+        }
+    }
+    Ok(())
 }
 
 impl Walk {
@@ -224,13 +258,15 @@ impl Walk {
                 seconds: status.st_ctime as _,
                 nanoseconds: status.st_ctime_nsec as u32,
             };
-            let explained = |kept: &Kept| {
-                !matches!(kept.cover, Cover::Nothing)
-                    && kept
-                        .closed
-                        .is_none_or(|closed| !is_after(changed, closed, status.st_dev))
+            let by_then = |closed: Option<Stamp>| {
+                closed.is_none_or(|closed| !is_after(changed, closed, status.st_dev))
             };
-            if is_after(changed, self.stamp, status.st_dev) && !below.iter().any(explained) {
+            let covered =
+                |kept: &Kept| !matches!(kept.cover, Cover::Nothing) && by_then(kept.closed);
+            let other_name = self.shared.get(&(status.st_dev, status.st_ino));
+            let is_explained =
+                below.iter().any(covered) || other_name.is_some_and(|closed| by_then(*closed));
+            if is_after(changed, self.stamp, status.st_dev) && !is_explained {
                 self.changed.push(inner.clone());
             }
             if FileType::from_raw_mode(status.st_mode) == FileType::Directory {

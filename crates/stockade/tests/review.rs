@@ -127,7 +127,7 @@ fn what_is_hidden_stays_hidden_and_cannot_be_moved_away() {
     for run in store(&world, "runs") {
         let found = std::process::Command::new("grep")
             .args(["-rs", "hunter2"])
-            .arg(run)
+            .arg(run.join("upper"))
             .output()
             .unwrap();
         assert!(found.stdout.is_empty(), "{all:?}");
@@ -239,7 +239,7 @@ fn apply_brings_everything_and_discard_nothing() {
         .ok();
     stockade(&world, &["discard"]).expect_code(0);
     assert_eq!(state(&world), before);
-    let script = format!("{WRITES} > /dev/null; find . -printf '%P %y %m %T@ %l\\n' | sort");
+    let script = format!("{{ {WRITES}; }} > /dev/null; find . -printf '%P %y %m %T@ %l\\n' | sort");
     let inside = world
         .run(&["--workspace", "review"], &["sh", "-c", &script])
         .ok();

@@ -12,7 +12,9 @@ use crate::guarantee::Guarantee::{self, *};
 use crate::landlock::{self, Object, Rights};
 use crate::network::rules::Capture;
 use crate::path::AbsolutePath;
-use crate::plan::{Access, Action, Cover, Form, Landlock, LandlockRule, Limits, MaskPath, Step};
+use crate::plan::{
+    Access, Action, Cover, Form, Landlock, LandlockRule, Limits, MaskPath, Step, WorkspaceMode,
+};
 use crate::policy::Policy;
 use crate::seccomp;
 
@@ -461,7 +463,8 @@ fn landlock_rules(policy: &Policy, facts: &Facts, entries: &Entries) -> Vec<Land
         });
     }
     for (path, entry) in entries {
-        let names_of = |path: &AbsolutePath| match is_device(facts, path) {
+        let native = |path: &AbsolutePath| is_device(facts, path) || is_layered(policy, path);
+        let names_of = |path: &AbsolutePath| match native(path) {
             true => Names::Native,
             false => names_in(path, names, entries),
         };
@@ -535,7 +538,15 @@ pub(super) fn supervises_names(policy: &Policy, facts: &Facts, entries: &Entries
     policy.nested_sandbox.is_none()
         && facts.landlock_abi >= LANDLOCK_ABI_TRUNCATE
         && facts.supervised_names == Ability::Yes
-        && entries.values().any(is_host_written)
+        && entries
+            .iter()
+            .any(|(path, entry)| is_host_written(entry) && !is_layered(policy, path))
+}
+
+/// Whether what is written at a path goes to a layer of the run's own, where
+/// nothing is active before it is applied.
+fn is_layered(policy: &Policy, path: &AbsolutePath) -> bool {
+    policy.workspace_mode.0 != WorkspaceMode::Live && path.is_within(&policy.workspace)
 }
 
 fn rights(abi: u32, names: Names, entry: &Entry) -> u64 {
