@@ -148,7 +148,7 @@ fn obstacle(loaded: &Loaded, kernel: (u32, u32)) -> Option<(String, &'static str
         return Some((reason, ELSEWHERE));
     }
     if let Ok(status) = fstatfs(loaded.state.as_fd()) {
-        let magic = status.f_type as i64;
+        let magic = status.f_type;
         if let Some((_, name)) = NO_UPPER_LAYER.iter().find(|(number, _)| *number == magic) {
             let reason = format!("its layers would be kept in {state}, which is on {name}");
             return Some((reason, ELSEWHERE));

@@ -71,7 +71,7 @@ fn discard_mode_leaves_nothing_anywhere() {
     let run = world.run(&["--workspace", "discard"], &["sh", "-c", WRITES]);
     assert_eq!(run.ok(), "one\nmore\nother");
     assert_eq!(state(&world), before);
-    assert_eq!(store(&world, "runs"), [PathBuf::new(); 0]);
+    assert_eq!(store(&world, "runs"), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_run_that_wrote_nothing_leaves_nothing_to_review() {
     let run = world.run(&["--workspace", "review"], &["cat", "file"]);
     assert!(run.stderr.contains("unchanged"), "{}", run.stderr);
     assert_eq!(run.ok(), "one");
-    assert_eq!(store(&world, "runs"), [PathBuf::new(); 0]);
+    assert_eq!(store(&world, "runs"), Vec::<PathBuf>::new());
 }
 
 /// The strictest of all files and options wins, whoever says it.
@@ -258,7 +258,7 @@ fn apply_brings_everything_and_discard_nothing() {
         .outside_sh("find . -printf '%P %y %m %T@ %l\\n' | sort")
         .ok();
     assert_eq!(outside, inside);
-    assert_eq!(store(&world, "runs"), [PathBuf::new(); 0]);
+    assert_eq!(store(&world, "runs"), Vec::<PathBuf>::new());
     stockade(&world, &["diff"]).expect_code(125);
 }
 

@@ -401,7 +401,7 @@ mod tests {
         symlink(&victim, data.join("pip")).unwrap();
         symlink(&victim, data.join("npm/link")).unwrap();
         fs::create_dir_all(data.join("npm/closed/deep")).unwrap();
-        fs::set_permissions(data.join("npm/closed"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(data.join("npm/closed"), fs::Permissions::from_mode(0o000)).unwrap();
         fs::create_dir(data.join("cargo")).unwrap();
         symlink(&victim, data.join("cargo/registry")).unwrap();
         assert!(usage(&domain).unwrap()["pip"].bytes < 100_000);

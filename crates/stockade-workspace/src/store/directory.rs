@@ -241,7 +241,7 @@ mod tests {
         }
         std::fs::create_dir(place.path().join("top/shut")).unwrap();
         std::fs::write(place.path().join("top/shut/file"), b"x").unwrap();
-        let shut = std::fs::Permissions::from_mode(0);
+        let shut = std::fs::Permissions::from_mode(0o000);
         std::fs::set_permissions(place.path().join("top/shut"), shut).unwrap();
         remove_tree(directory.as_fd(), "top").unwrap();
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
