@@ -16,14 +16,26 @@ _stockade() {
             ",$1")
                 cmd="stockade"
                 ;;
+            stockade,apply)
+                cmd="stockade__subcmd__apply"
+                ;;
             stockade,approvals)
                 cmd="stockade__subcmd__approvals"
                 ;;
             stockade,attack-inside)
                 cmd="stockade__subcmd__attack__subcmd__inside"
                 ;;
+            stockade,cache)
+                cmd="stockade__subcmd__cache"
+                ;;
             stockade,completions)
                 cmd="stockade__subcmd__completions"
+                ;;
+            stockade,diff)
+                cmd="stockade__subcmd__diff"
+                ;;
+            stockade,discard)
+                cmd="stockade__subcmd__discard"
                 ;;
             stockade,doctor)
                 cmd="stockade__subcmd__doctor"
@@ -33,6 +45,9 @@ _stockade() {
                 ;;
             stockade,explain)
                 cmd="stockade__subcmd__explain"
+                ;;
+            stockade,fork)
+                cmd="stockade__subcmd__fork"
                 ;;
             stockade,help)
                 cmd="stockade__subcmd__help"
@@ -52,6 +67,9 @@ _stockade() {
             stockade,reload)
                 cmd="stockade__subcmd__reload"
                 ;;
+            stockade,restore)
+                cmd="stockade__subcmd__restore"
+                ;;
             stockade,run)
                 cmd="stockade__subcmd__run"
                 ;;
@@ -63,6 +81,9 @@ _stockade() {
                 ;;
             stockade,shell)
                 cmd="stockade__subcmd__shell"
+                ;;
+            stockade,snapshot)
+                cmd="stockade__subcmd__snapshot"
                 ;;
             stockade,test)
                 cmd="stockade__subcmd__test"
@@ -103,14 +124,50 @@ _stockade() {
             stockade__subcmd__approvals__subcmd__help,show)
                 cmd="stockade__subcmd__approvals__subcmd__help__subcmd__show"
                 ;;
+            stockade__subcmd__cache,clear)
+                cmd="stockade__subcmd__cache__subcmd__clear"
+                ;;
+            stockade__subcmd__cache,help)
+                cmd="stockade__subcmd__cache__subcmd__help"
+                ;;
+            stockade__subcmd__cache,list)
+                cmd="stockade__subcmd__cache__subcmd__list"
+                ;;
+            stockade__subcmd__cache,trim)
+                cmd="stockade__subcmd__cache__subcmd__trim"
+                ;;
+            stockade__subcmd__cache__subcmd__help,clear)
+                cmd="stockade__subcmd__cache__subcmd__help__subcmd__clear"
+                ;;
+            stockade__subcmd__cache__subcmd__help,help)
+                cmd="stockade__subcmd__cache__subcmd__help__subcmd__help"
+                ;;
+            stockade__subcmd__cache__subcmd__help,list)
+                cmd="stockade__subcmd__cache__subcmd__help__subcmd__list"
+                ;;
+            stockade__subcmd__cache__subcmd__help,trim)
+                cmd="stockade__subcmd__cache__subcmd__help__subcmd__trim"
+                ;;
+            stockade__subcmd__help,apply)
+                cmd="stockade__subcmd__help__subcmd__apply"
+                ;;
             stockade__subcmd__help,approvals)
                 cmd="stockade__subcmd__help__subcmd__approvals"
                 ;;
             stockade__subcmd__help,attack-inside)
                 cmd="stockade__subcmd__help__subcmd__attack__subcmd__inside"
                 ;;
+            stockade__subcmd__help,cache)
+                cmd="stockade__subcmd__help__subcmd__cache"
+                ;;
             stockade__subcmd__help,completions)
                 cmd="stockade__subcmd__help__subcmd__completions"
+                ;;
+            stockade__subcmd__help,diff)
+                cmd="stockade__subcmd__help__subcmd__diff"
+                ;;
+            stockade__subcmd__help,discard)
+                cmd="stockade__subcmd__help__subcmd__discard"
                 ;;
             stockade__subcmd__help,doctor)
                 cmd="stockade__subcmd__help__subcmd__doctor"
@@ -120,6 +177,9 @@ _stockade() {
                 ;;
             stockade__subcmd__help,explain)
                 cmd="stockade__subcmd__help__subcmd__explain"
+                ;;
+            stockade__subcmd__help,fork)
+                cmd="stockade__subcmd__help__subcmd__fork"
                 ;;
             stockade__subcmd__help,help)
                 cmd="stockade__subcmd__help__subcmd__help"
@@ -139,6 +199,9 @@ _stockade() {
             stockade__subcmd__help,reload)
                 cmd="stockade__subcmd__help__subcmd__reload"
                 ;;
+            stockade__subcmd__help,restore)
+                cmd="stockade__subcmd__help__subcmd__restore"
+                ;;
             stockade__subcmd__help,run)
                 cmd="stockade__subcmd__help__subcmd__run"
                 ;;
@@ -150,6 +213,9 @@ _stockade() {
                 ;;
             stockade__subcmd__help,shell)
                 cmd="stockade__subcmd__help__subcmd__shell"
+                ;;
+            stockade__subcmd__help,snapshot)
+                cmd="stockade__subcmd__help__subcmd__snapshot"
                 ;;
             stockade__subcmd__help,test)
                 cmd="stockade__subcmd__help__subcmd__test"
@@ -171,6 +237,15 @@ _stockade() {
                 ;;
             stockade__subcmd__help__subcmd__approvals,show)
                 cmd="stockade__subcmd__help__subcmd__approvals__subcmd__show"
+                ;;
+            stockade__subcmd__help__subcmd__cache,clear)
+                cmd="stockade__subcmd__help__subcmd__cache__subcmd__clear"
+                ;;
+            stockade__subcmd__help__subcmd__cache,list)
+                cmd="stockade__subcmd__help__subcmd__cache__subcmd__list"
+                ;;
+            stockade__subcmd__help__subcmd__cache,trim)
+                cmd="stockade__subcmd__help__subcmd__cache__subcmd__trim"
                 ;;
             stockade__subcmd__help__subcmd__secret,list)
                 cmd="stockade__subcmd__help__subcmd__secret__subcmd__list"
@@ -212,12 +287,30 @@ _stockade() {
 
     case "${cmd}" in
         stockade)
-            opts="-h -V --help --version run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help"
+            opts="-h -V --help --version run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__apply)
+            opts="-h --project --json --held --all-but-held --skip-conflicts --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -397,6 +490,136 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__cache)
+            opts="-h --help list clear trim help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__cache__subcmd__clear)
+            opts="-h --project --all --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__cache__subcmd__help)
+            opts="list clear trim help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__cache__subcmd__help__subcmd__clear)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__cache__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__cache__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__cache__subcmd__help__subcmd__trim)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__cache__subcmd__list)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__cache__subcmd__trim)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__completions)
             opts="-h --help bash elvish fish powershell zsh"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -404,6 +627,42 @@ _stockade() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__diff)
+            opts="-h --project --json --stat --list --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__discard)
+            opts="-h --project --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -440,7 +699,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__explain)
-            opts="-C -v -h --project --preset --read --write --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --json --verbose --help"
+            opts="-C -v -h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --json --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -459,6 +718,10 @@ _stockade() {
                     return 0
                     ;;
                 --write)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --workspace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -521,9 +784,41 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        stockade__subcmd__help)
-            opts="run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help"
+        stockade__subcmd__fork)
+            opts="-h --project --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help)
+            opts="run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__apply)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -619,7 +914,91 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__help__subcmd__cache)
+            opts="list clear trim"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__cache__subcmd__clear)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__cache__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__cache__subcmd__trim)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__help__subcmd__completions)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__diff)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__discard)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -662,6 +1041,20 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__help__subcmd__explain)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__fork)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -746,6 +1139,20 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__help__subcmd__reload)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__restore)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -857,6 +1264,20 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__help__subcmd__snapshot)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__help__subcmd__test)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -918,7 +1339,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__learn)
-            opts="-C -h --project --preset --read --write --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --ask --output --json --help"
+            opts="-C -h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --ask --output --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -937,6 +1358,10 @@ _stockade() {
                     return 0
                     ;;
                 --write)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --workspace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1057,8 +1482,30 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__restore)
+            opts="-h --project --json --in --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --in)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__run)
-            opts="-C -q -v -h --project --preset --read --write --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --report --quiet --verbose --fail-step --attack-corpus --help"
+            opts="-C -q -v -h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --on --report --quiet --verbose --fail-step --attack-corpus --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1077,6 +1524,10 @@ _stockade() {
                     return 0
                     ;;
                 --write)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --workspace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1129,6 +1580,10 @@ _stockade() {
                     return 0
                     ;;
                 -C)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --on)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1288,7 +1743,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__shell)
-            opts="-h --project --preset --read --write --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --help"
+            opts="-h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1307,6 +1762,10 @@ _stockade() {
                     return 0
                     ;;
                 --write)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --workspace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1361,8 +1820,30 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__snapshot)
+            opts="-h --project --json --of --list --delete --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --of)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__test)
-            opts="-h --project --preset --read --write --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --json --help read write exec connect"
+            opts="-h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --json --help read write exec connect"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1381,6 +1862,10 @@ _stockade() {
                     return 0
                     ;;
                 --write)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --workspace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

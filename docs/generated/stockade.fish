@@ -30,6 +30,12 @@ complete -c stockade -n "__fish_stockade_needs_command" -f -a "run" -d 'Run a co
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "shell" -d 'Open a shell in a fresh sandbox'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "explain" -d 'Show what a command could read, write, execute and reach'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "test" -d 'Ask whether something is allowed, and by which rule'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "diff" -d 'Show what a run in review mode changed'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "apply" -d 'Bring what a run in review mode changed into the project'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "discard" -d 'Drop what a run in review mode changed'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "snapshot" -d 'Remember the project, or what a waiting run shows of it'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "fork" -d 'Make a waiting run that begins with a snapshot'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "restore" -d 'Give the project, or a fork, back as a snapshot saw it'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "doctor" -d 'Show what this machine can hold, and what to do about the rest'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "init" -d 'Write a commented stockade.toml'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "trust" -d 'Let the project\'s stockade.toml widen what its runs may do'
@@ -39,6 +45,7 @@ complete -c stockade -n "__fish_stockade_needs_command" -f -a "approvals" -d 'Sh
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "reload" -d 'Give running commands the network rules as the files say them now'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "log" -d 'Show what runs did, which rule spoke, and whether the log is intact'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "secret" -d 'Keep secrets for credentials, outside every sandbox'
+complete -c stockade -n "__fish_stockade_needs_command" -f -a "cache" -d 'Show or clear the caches that runs keep for each project'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "completions" -d 'Print completions for a shell'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "man" -d 'Print the manual page'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "schema" -d 'Print the JSON Schema of stockade.toml'
@@ -49,6 +56,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand run" -l project -d 'Pr
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l write -d 'Also let it write PATH' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l workspace -d 'How writes reach the project: `live` (directly), `review` (into a layer that you apply afterwards) or `discard`; the strictest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l hide -d 'Hide what matches GLOB below the granted directories' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l allow -d 'Also let it reach HOST: `host`, `*.host`, `**.host`, with `:port` where it is not 443 or 80' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l publish -d 'Make a port of a server inside reachable on this machine\'s loopback' -r
@@ -61,6 +69,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand run" -l open-files -d 
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l wall-time -d 'End the run after this long, for example 10m (exit code 124)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l disk -d 'Most bytes in the private directories (/tmp, home, …)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -s C -l directory -d 'Run in DIR, which must lie in the project' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l on -d 'Go on from a snapshot or a fork of the workspace, in review mode' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l report -d 'Write how it ended to FILE as JSON: exit or signal, limit, guarantees with evidence, plan digest, duration, peak memory' -r -F
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l fail-step -d 'Test aid: make the named step fail, to see that nothing runs' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l nested-sandbox -d 'Let tools inside make their own sandbox (Chromium, bubblewrap)'
@@ -72,6 +81,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand shell" -l project -d '
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l write -d 'Also let it write PATH' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l workspace -d 'How writes reach the project: `live` (directly), `review` (into a layer that you apply afterwards) or `discard`; the strictest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l hide -d 'Hide what matches GLOB below the granted directories' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l allow -d 'Also let it reach HOST: `host`, `*.host`, `**.host`, with `:port` where it is not 443 or 80' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l publish -d 'Make a port of a server inside reachable on this machine\'s loopback' -r
@@ -89,6 +99,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand explain" -l project -d
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l write -d 'Also let it write PATH' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l workspace -d 'How writes reach the project: `live` (directly), `review` (into a layer that you apply afterwards) or `discard`; the strictest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l hide -d 'Hide what matches GLOB below the granted directories' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l allow -d 'Also let it reach HOST: `host`, `*.host`, `**.host`, with `:port` where it is not 443 or 80' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l publish -d 'Make a port of a server inside reachable on this machine\'s loopback' -r
@@ -109,6 +120,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand test" -l project -d 'P
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l write -d 'Also let it write PATH' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l workspace -d 'How writes reach the project: `live` (directly), `review` (into a layer that you apply afterwards) or `discard`; the strictest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l hide -d 'Hide what matches GLOB below the granted directories' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l allow -d 'Also let it reach HOST: `host`, `*.host`, `**.host`, with `:port` where it is not 443 or 80' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l publish -d 'Make a port of a server inside reachable on this machine\'s loopback' -r
@@ -123,6 +135,33 @@ complete -c stockade -n "__fish_stockade_using_subcommand test" -l disk -d 'Most
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l nested-sandbox -d 'Let tools inside make their own sandbox (Chromium, bubblewrap)'
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l json -d 'Print the answer as JSON'
 complete -c stockade -n "__fish_stockade_using_subcommand test" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand diff" -l project -d 'Project directory; otherwise found as by `stockade run`' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand diff" -l json -d 'Print JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand diff" -l stat -d 'One line for each path, without the text'
+complete -c stockade -n "__fish_stockade_using_subcommand diff" -l list -d 'List the runs that wait'
+complete -c stockade -n "__fish_stockade_using_subcommand diff" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand apply" -l project -d 'Project directory; otherwise found as by `stockade run`' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand apply" -l json -d 'Print JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand apply" -l held -d 'Also what is held'
+complete -c stockade -n "__fish_stockade_using_subcommand apply" -l all-but-held -d 'All but what is held (the default)'
+complete -c stockade -n "__fish_stockade_using_subcommand apply" -l skip-conflicts -d 'Apply the rest when some paths changed underneath'
+complete -c stockade -n "__fish_stockade_using_subcommand apply" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand discard" -l project -d 'Project directory; otherwise found as by `stockade run`' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand discard" -l json -d 'Print JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand discard" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand snapshot" -l project -d 'Project directory; otherwise found as by `stockade run`' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand snapshot" -l of -d 'The waiting run to remember; it goes on on top' -r
+complete -c stockade -n "__fish_stockade_using_subcommand snapshot" -l json -d 'Print JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand snapshot" -l list -d 'List the snapshots'
+complete -c stockade -n "__fish_stockade_using_subcommand snapshot" -l delete -d 'Remove the snapshot'
+complete -c stockade -n "__fish_stockade_using_subcommand snapshot" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand fork" -l project -d 'Project directory; otherwise found as by `stockade run`' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand fork" -l json -d 'Print JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand fork" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand restore" -l project -d 'Project directory; otherwise found as by `stockade run`' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand restore" -l in -d 'Reset this fork instead of the project' -r
+complete -c stockade -n "__fish_stockade_using_subcommand restore" -l json -d 'Print JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand restore" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l attack -d 'Run hostile programs inside and show which of them were stopped'
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l json -d 'Print the findings as JSON'
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -137,6 +176,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand learn" -l project -d '
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l write -d 'Also let it write PATH' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l workspace -d 'How writes reach the project: `live` (directly), `review` (into a layer that you apply afterwards) or `discard`; the strictest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l hide -d 'Hide what matches GLOB below the granted directories' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l allow -d 'Also let it reach HOST: `host`, `*.host`, `**.host`, with `:port` where it is not 443 or 80' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l publish -d 'Make a port of a server inside reachable on this machine\'s loopback' -r
@@ -201,29 +241,52 @@ complete -c stockade -n "__fish_stockade_using_subcommand secret; and __fish_see
 complete -c stockade -n "__fish_stockade_using_subcommand secret; and __fish_seen_subcommand_from help" -f -a "list" -d 'List what is stored: names, never values'
 complete -c stockade -n "__fish_stockade_using_subcommand secret; and __fish_seen_subcommand_from help" -f -a "remove" -d 'Forget a secret'
 complete -c stockade -n "__fish_stockade_using_subcommand secret; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and not __fish_seen_subcommand_from list clear trim help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and not __fish_seen_subcommand_from list clear trim help" -f -a "list" -d 'Show what the caches of each project hold'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and not __fish_seen_subcommand_from list clear trim help" -f -a "clear" -d 'Empty caches of this project'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and not __fish_seen_subcommand_from list clear trim help" -f -a "trim" -d 'Take away what is too much; started when a run has ended'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and not __fish_seen_subcommand_from list clear trim help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and __fish_seen_subcommand_from list" -l json -d 'Print JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and __fish_seen_subcommand_from clear" -l project -d 'The project directory; found from the current directory otherwise' -r -F
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and __fish_seen_subcommand_from clear" -l all -d 'Those of every project'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and __fish_seen_subcommand_from clear" -l json -d 'Print JSON'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and __fish_seen_subcommand_from clear" -s h -l help -d 'Print help'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and __fish_seen_subcommand_from trim" -s h -l help -d 'Print help'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and __fish_seen_subcommand_from help" -f -a "list" -d 'Show what the caches of each project hold'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and __fish_seen_subcommand_from help" -f -a "clear" -d 'Empty caches of this project'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and __fish_seen_subcommand_from help" -f -a "trim" -d 'Take away what is too much; started when a run has ended'
+complete -c stockade -n "__fish_stockade_using_subcommand cache; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c stockade -n "__fish_stockade_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand schema" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand egress" -s h -l help -d 'Print help'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "run" -d 'Run a command in a fresh sandbox'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "shell" -d 'Open a shell in a fresh sandbox'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "explain" -d 'Show what a command could read, write, execute and reach'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "test" -d 'Ask whether something is allowed, and by which rule'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "doctor" -d 'Show what this machine can hold, and what to do about the rest'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "init" -d 'Write a commented stockade.toml'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "trust" -d 'Let the project\'s stockade.toml widen what its runs may do'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "untrust" -d 'Take the trust in a project\'s stockade.toml back'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "learn" -d 'Run a command and print the network policy that it needs'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "approvals" -d 'Show and answer what commands want to reach, and what is held of what they wrote'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "reload" -d 'Give running commands the network rules as the files say them now'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "log" -d 'Show what runs did, which rule spoke, and whether the log is intact'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "secret" -d 'Keep secrets for credentials, outside every sandbox'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "completions" -d 'Print completions for a shell'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "man" -d 'Print the manual page'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "schema" -d 'Print the JSON Schema of stockade.toml'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "attack-inside" -d 'Run one attack of the corpus, inside a sandbox'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "egress" -d 'Carry the connections of one sandbox; started by `stockade run`'
-complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test doctor init trust untrust learn approvals reload log secret completions man schema attack-inside egress help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "run" -d 'Run a command in a fresh sandbox'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "shell" -d 'Open a shell in a fresh sandbox'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "explain" -d 'Show what a command could read, write, execute and reach'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "test" -d 'Ask whether something is allowed, and by which rule'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "diff" -d 'Show what a run in review mode changed'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "apply" -d 'Bring what a run in review mode changed into the project'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "discard" -d 'Drop what a run in review mode changed'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "snapshot" -d 'Remember the project, or what a waiting run shows of it'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "fork" -d 'Make a waiting run that begins with a snapshot'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "restore" -d 'Give the project, or a fork, back as a snapshot saw it'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "doctor" -d 'Show what this machine can hold, and what to do about the rest'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "init" -d 'Write a commented stockade.toml'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "trust" -d 'Let the project\'s stockade.toml widen what its runs may do'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "untrust" -d 'Take the trust in a project\'s stockade.toml back'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "learn" -d 'Run a command and print the network policy that it needs'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "approvals" -d 'Show and answer what commands want to reach, and what is held of what they wrote'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "reload" -d 'Give running commands the network rules as the files say them now'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "log" -d 'Show what runs did, which rule spoke, and whether the log is intact'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "secret" -d 'Keep secrets for credentials, outside every sandbox'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "cache" -d 'Show or clear the caches that runs keep for each project'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "completions" -d 'Print completions for a shell'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "man" -d 'Print the manual page'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "schema" -d 'Print the JSON Schema of stockade.toml'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "attack-inside" -d 'Run one attack of the corpus, inside a sandbox'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "egress" -d 'Carry the connections of one sandbox; started by `stockade run`'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and not __fish_seen_subcommand_from run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside egress help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from approvals" -f -a "list" -d 'Show what is waiting for an answer'
 complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from approvals" -f -a "allow" -d 'Let a waiting request through'
 complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from approvals" -f -a "show" -d 'Show what is held of what a run wrote'
@@ -231,3 +294,6 @@ complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_
 complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from secret" -f -a "set" -d 'Store a secret, in place of what had its name'
 complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from secret" -f -a "list" -d 'List what is stored: names, never values'
 complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from secret" -f -a "remove" -d 'Forget a secret'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from cache" -f -a "list" -d 'Show what the caches of each project hold'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from cache" -f -a "clear" -d 'Empty caches of this project'
+complete -c stockade -n "__fish_stockade_using_subcommand help; and __fish_seen_subcommand_from cache" -f -a "trim" -d 'Take away what is too much; started when a run has ended'
