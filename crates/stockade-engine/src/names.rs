@@ -22,7 +22,7 @@ use stockade_policy::plan::{Access, Form, Grant, Plan};
 use stockade_sys::message::{self, Wait};
 use stockade_sys::seccomp::{Listener, Notification};
 use stockade_sys::{privilege, process, rustix, signal};
-use stockade_walls::process::View;
+use stockade_walls::process::NameSupervision;
 use stockade_workspace::holds::Holds;
 use stockade_workspace::namer::{self, Area, Message, Noted, Tally, Terms};
 
@@ -69,6 +69,7 @@ struct Plans {
     guard: Guard,
     workspace: AbsolutePath,
     state: StateDirectory,
+    view: [OwnedFd; 2],
 }
 
 /// Names of one run.
@@ -92,9 +93,9 @@ enum Stage {
 }
 
 impl Names {
-    /// `listener` came with the launcher's evidence.
+    /// `supervision` came with the launcher's evidence.
     pub fn new(
-        listener: OwnedFd,
+        supervision: NameSupervision,
         plan: &Plan,
         architecture: Architecture,
         run: &RunId,
@@ -105,13 +106,15 @@ impl Names {
             let mut written = plan.grants.iter().filter(|grant| is_written(grant));
             written.any(|grant| grant.path.is_within(&private.path))
         };
+        // What is written to a layer of the run's own is native.
+        let is_layer = |grant: &Grant| plan.has_overlay() && grant.path == plan.workspace;
         let areas = plan
             .grants
             .iter()
             .filter(|grant| !grant.private || is_around(grant))
             .map(|grant| Area {
                 path: grant.path.clone(),
-                writable: grant.access == Access::Write,
+                writable: grant.access == Access::Write && !is_layer(grant),
                 private: grant.private,
                 workspace: grant.path == plan.workspace,
             })
@@ -124,10 +127,11 @@ impl Names {
             guard: plan.guard.clone(),
             workspace: plan.workspace.clone(),
             state: state.clone(),
+            view: [supervision.user_namespace, supervision.mount_namespace],
         };
         Self {
             stage: Stage::Waiting {
-                listener: Listener::new(listener),
+                listener: Listener::new(supervision.listener),
                 plans: Box::new(plans),
             },
             tally: Tally::default(),
@@ -148,9 +152,9 @@ impl Names {
         matches!(self.stage, Stage::Serving { .. })
     }
 
-    /// Goes on; `view` is where the sandbox's view is. An error means that
-    /// no name can be made any more, and the run must end.
-    pub fn advance(&mut self, view: Option<&View>) -> io::Result<()> {
+    /// Goes on. An error means that no name can be made any more, and the run
+    /// must end.
+    pub fn advance(&mut self) -> io::Result<()> {
         match &self.stage {
             Stage::Waiting { listener, .. } => {
                 let Some(call) = next(listener)? else {
@@ -161,7 +165,7 @@ impl Names {
                 }
                 let stage = std::mem::replace(&mut self.stage, Stage::Over);
                 if let Stage::Waiting { listener, plans } = stage {
-                    self.stage = start(listener, call, *plans, view)?;
+                    self.stage = start(listener, call, *plans)?;
                 }
                 Ok(())
             }
@@ -271,12 +275,7 @@ fn is_of_terminal(listener: &Listener, call: &Notification) -> bool {
     (is(first, &mut path) || is(second, &mut path)) && listener.is_waiting(call)
 }
 
-fn start(
-    listener: Listener,
-    first: Notification,
-    plans: Plans,
-    view: Option<&View>,
-) -> io::Result<Stage> {
+fn start(listener: Listener, first: Notification, plans: Plans) -> io::Result<Stage> {
     let holds = Holds::of(plans.state.as_fd(), &plans.workspace)?;
     let flags = SocketFlags::CLOEXEC;
     let (channel, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -297,6 +296,10 @@ fn start(
         None => {
             // Whatever happens here, this process never returns to the
             // supervisor's work.
+            let view = match plans.form {
+                Form::Namespaces => Some(&plans.view),
+                Form::LandlockOnly => None,
+            };
             let terms = Terms {
                 run: plans.run.as_str().to_owned(),
                 architecture: plans.architecture,
@@ -306,7 +309,7 @@ fn start(
                 proc,
                 channel: theirs,
             };
-            let served = become_namer(plans.form, view, &listener, &null, &terms, supervisor)
+            let served = become_namer(view, &listener, &null, &terms, supervisor)
                 .and_then(|()| namer::serve(listener, first, terms));
             process::exit_now(i32::from(served.is_err()))
         }
@@ -316,8 +319,7 @@ fn start(
 /// Leaves everything of the supervisor's behind and enters the sandbox's view,
 /// so that what is mounted there is in force for it too.
 fn become_namer(
-    form: Form,
-    view: Option<&View>,
+    view: Option<&[OwnedFd; 2]>,
     listener: &Listener,
     null: &OwnedFd,
     terms: &Terms,
@@ -332,14 +334,11 @@ fn become_namer(
         terms.holds.as_fd().as_raw_fd(),
         terms.proc.as_raw_fd(),
     ];
-    if let Some(view) = view {
-        kept.extend([view.user.as_raw_fd(), view.mount.as_raw_fd()]);
-    }
+    kept.extend(view.into_iter().flatten().map(AsRawFd::as_raw_fd));
     process::close_descriptors_but(&kept, terms.channel.as_fd())?;
     process::scrub_arguments(c"stockade-namer");
-    if form == Form::Namespaces {
-        let view = view.ok_or_else(|| io::Error::other("the sandbox's view is not known"))?;
-        process::enter_view(view.user.as_fd(), view.mount.as_fd())?;
+    if let Some([user, mount]) = view {
+        process::enter_view(user.as_fd(), mount.as_fd())?;
     }
     privilege::keep_only_tracing()?;
     privilege::set_no_new_privileges()?;

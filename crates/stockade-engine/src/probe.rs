@@ -65,15 +65,20 @@ fn supervised_names() -> Ability {
     }
 }
 
+/// The caller's environment.
+fn environment() -> BTreeMap<Vec<u8>, Vec<u8>> {
+    std::env::vars_os()
+        .map(|(name, value)| (name.into_vec(), value.into_vec()))
+        .collect()
+}
+
 /// Everything that compiling `policy` for a command in `directory` needs.
 pub fn facts(
     policy: &Policy,
     home: &AbsolutePath,
     directory: &AbsolutePath,
 ) -> Result<Facts, ProbeError> {
-    let environment: BTreeMap<Vec<u8>, Vec<u8>> = std::env::vars_os()
-        .map(|(name, value)| (name.into_vec(), value.into_vec()))
-        .collect();
+    let environment = environment();
     let uid = geteuid().as_raw();
     let mut facts = Facts {
         architecture: architecture()?,

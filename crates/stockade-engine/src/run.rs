@@ -455,11 +455,11 @@ fn gate(
 
 /// What makes names for the sandbox, where its plan has that.
 fn names(gate: &mut process_wall::AtGate, planned: &Planned, run: &RunId) -> Option<Names> {
-    let listener = gate.names.take()?;
+    let supervision = gate.names.take()?;
     let architecture = planned.facts.architecture;
     let state = &planned.loaded.state;
     Some(Names::new(
-        listener,
+        supervision,
         &planned.plan,
         architecture,
         run,

@@ -168,8 +168,7 @@ impl Supervision {
                         if let Some(names) = &mut self.names
                             && self.ended.is_none()
                         {
-                            let view = self.sandbox.view();
-                            names.advance(view).map_err(system("the namer"))?;
+                            names.advance().map_err(system("the namer"))?;
                         }
                     }
                     other => self.advance(other, events).map_err(system("relay"))?,

@@ -26,8 +26,9 @@ pub(crate) struct Launcher<'a> {
     listeners: Listeners,
     /// Why the network of the host could not be left.
     network: Option<io::Error>,
-    /// Where the calls arrive that a process outside decides.
-    names: Option<OwnedFd>,
+    /// Where the calls arrive that a process outside decides, and what it
+    /// enters to decide them.
+    names: Vec<(Attached, OwnedFd)>,
     /// Opened before that, because it is opened for writing.
     null: Option<OwnedFd>,
 }
@@ -40,7 +41,7 @@ impl<'a> Launcher<'a> {
             view: View::default(),
             listeners: Listeners::default(),
             network: None,
-            names: None,
+            names: Vec::new(),
             null: None,
         }
     }
@@ -60,7 +61,7 @@ impl<'a> Launcher<'a> {
     pub(crate) fn take_attached(&mut self) -> Vec<(Attached, OwnedFd)> {
         let terminal = self.view.terminal_master.take();
         let terminal = terminal.map(|master| (Attached::Terminal, master));
-        let names = self.names.take().map(|names| (Attached::Names, names));
+        let names = std::mem::take(&mut self.names);
         let listeners = self.listeners.take_opened().into_iter();
         let listeners = listeners.map(|(index, socket)| (Attached::Listener(index), socket));
         terminal.into_iter().chain(names).chain(listeners).collect()
@@ -134,7 +135,17 @@ impl<'a> Launcher<'a> {
 
     /// From here on a call that makes a name waits for the supervisor.
     fn supervise_names(&mut self, program: &[(u16, u8, u8, u32)]) -> io::Result<String> {
-        self.names = Some(seccomp::install_with_listener(&instructions(program))?);
+        // Nobody outside could open these of a process that is not dumpable.
+        for (kind, name) in [
+            (Attached::UserNamespace, "/proc/self/ns/user"),
+            (Attached::MountNamespace, "/proc/self/ns/mnt"),
+        ] {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            self.names
+                .push((kind, openat(CWD, name, flags, Mode::empty())?));
+        }
+        let listener = seccomp::install_with_listener(&instructions(program))?;
+        self.names.push((Attached::Names, listener));
         match seccomp::is_filtered() {
             true => Ok("calls that make names wait for a process outside".into()),
             false => Err(io::Error::other("the filter is not in force")),

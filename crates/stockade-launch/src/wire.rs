@@ -240,6 +240,9 @@ pub enum Attached {
     Terminal,
     /// Where the calls arrive that a process outside decides.
     Names,
+    /// The sandbox's user namespace, then its mount namespace, for that process.
+    UserNamespace,
+    MountNamespace,
     /// A socket of the listener with this index in the step that opens them.
     Listener(u32),
 }

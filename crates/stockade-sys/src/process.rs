@@ -103,14 +103,11 @@ pub fn leave_network_and_users() -> io::Result<()> {
     unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET)
 }
 
-/// Moves this process into a user and a mount namespace, whose root becomes its
-/// root (setns(2)). Both are open files of /proc/PID/ns: by a pidfd it would
-/// also need the right to trace that process. Its own user must have made the
-/// user namespace; it then has every capability there. `EINVAL` with several
-/// threads.
+/// Moves this process into a user namespace that its own user made, where it
+/// then has every capability, and into a mount namespace of it, whose root
+/// becomes its root (setns(2)). `EINVAL` with several threads.
 pub fn enter_view(user: BorrowedFd<'_>, mount: BorrowedFd<'_>) -> io::Result<()> {
-    let namespaces = [(user, libc::CLONE_NEWUSER), (mount, libc::CLONE_NEWNS)];
-    for (namespace, kind) in namespaces {
+    for (namespace, kind) in [(user, libc::CLONE_NEWUSER), (mount, libc::CLONE_NEWNS)] {
         // SAFETY: takes integers.
         let entered = unsafe { libc::setns(namespace.as_raw_fd(), kind) };
         check(entered.into())?;

@@ -91,8 +91,31 @@ pub struct AtGate {
     /// Sockets of the sandbox, in the order of the plan's [`Action::Listen`];
     /// one listener may have several, for instance one for each family.
     pub listeners: Vec<(Listener, OwnedFd)>,
-    /// Where the calls arrive that make names ([`Action::SuperviseNames`]).
-    pub names: Option<OwnedFd>,
+    /// What the process needs that makes names ([`Action::SuperviseNames`]).
+    pub names: Option<NameSupervision>,
+}
+
+/// Where the calls arrive that make names, and the sandbox's view.
+#[derive(Debug)]
+pub struct NameSupervision {
+    pub listener: OwnedFd,
+    pub user_namespace: OwnedFd,
+    pub mount_namespace: OwnedFd,
+}
+
+impl NameSupervision {
+    /// `None` when one is missing.
+    fn of(mut attached: Vec<(Attached, OwnedFd)>) -> Option<Self> {
+        let mut take = |kind: Attached| {
+            let index = attached.iter().position(|(one, _)| *one == kind)?;
+            Some(attached.swap_remove(index).1)
+        };
+        Some(Self {
+            listener: take(Attached::Names)?,
+            user_namespace: take(Attached::UserNamespace)?,
+            mount_namespace: take(Attached::MountNamespace)?,
+        })
+    }
 }
 
 /// What shows that a step of the plan took effect.
@@ -111,30 +134,6 @@ pub struct Sandbox {
     control: OwnedFd,
     group: Option<ControlGroup>,
     reaped: bool,
-    view: Option<View>,
-}
-
-/// The namespaces in which a sandbox's view is, open.
-#[derive(Debug)]
-pub struct View {
-    pub user: OwnedFd,
-    pub mount: OwnedFd,
-}
-
-impl View {
-    /// Of a child that may still be looked into: once it is not dumpable, only
-    /// root may.
-    fn of(pid: u32) -> io::Result<Self> {
-        let process = open_process(pid)?;
-        let open = |name| {
-            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            openat(&process, name, flags, Mode::empty())
-        };
-        Ok(Self {
-            user: open("ns/user")?,
-            mount: open("ns/mnt")?,
-        })
-    }
 }
 
 impl Embryo {
@@ -197,7 +196,6 @@ impl Embryo {
                 control,
                 group: None,
                 reaped: false,
-                view: None,
             },
             namespaces,
             prelude: prelude.to_vec(),
@@ -205,8 +203,6 @@ impl Embryo {
         };
         if namespaces == Namespaces::Own {
             embryo.mapped = map_ids(pid, identity);
-            // Whoever needs it says that it is missing.
-            embryo.sandbox.view = View::of(pid).ok();
             // A launcher that is gone shows when the plan is handed over.
             let _gone = embryo.sandbox.request(&Request::Mapped).is_err();
         }
@@ -442,10 +438,13 @@ impl AtGate {
             Action::Listen { listeners } => Some(listeners.as_slice()),
             _ => None,
         });
+        let mut supervision = Vec::new();
         for (attached, descriptor) in attached.iter().zip(descriptors) {
             match attached {
                 Attached::Terminal => self.terminal = Some(descriptor),
-                Attached::Names => self.names = Some(descriptor),
+                Attached::Names | Attached::UserNamespace | Attached::MountNamespace => {
+                    supervision.push((*attached, descriptor));
+                }
                 Attached::Listener(index) => {
                     let listener = planned.unwrap_or_default().get(*index as usize);
                     let listener = listener.ok_or_else(|| {
@@ -454,6 +453,14 @@ impl AtGate {
                     self.listeners.push((listener.clone(), descriptor));
                 }
             }
+        }
+        self.names = NameSupervision::of(supervision);
+        // Held calls that nobody decides would wait for ever.
+        let supervises = |action: &Action| matches!(action, Action::SuperviseNames { .. });
+        if has(plan, supervises) && self.names.is_none() {
+            return Err(WallError::Protocol(
+                "the listener for names is missing".into(),
+            ));
         }
         Ok(())
     }
@@ -506,11 +513,6 @@ impl Sandbox {
     /// The next report; `None` when the launcher is gone.
     pub fn receive(&self) -> Result<Option<Report>, WallError> {
         self.receive_with_descriptors().map(|(report, _)| report)
-    }
-
-    /// Where the sandbox's view is; `None` without namespaces.
-    pub fn view(&self) -> Option<&View> {
-        self.view.as_ref()
     }
 
     /// Sends a signal to the command.

@@ -211,8 +211,8 @@ fn inside(name: &str) -> bool {
     false
 }
 
+/// Not a test of its own: what the others start and kill.
 #[test]
-#[ignore = "started and killed by the other tests"]
 fn the_process_that_is_killed() {
     if let Some(place) = std::env::var_os(PLACE) {
         victim(Path::new(&place));

@@ -70,10 +70,7 @@ pub(crate) fn facts() -> Facts {
         landlock_abi: 7,
         user_namespaces: Ability::Yes,
         supervised_names: Ability::Yes,
-        control_groups: ControlGroups::None {
-            reason: "no delegated control group".to_owned(),
-            remedy: "run below `systemd-run --user --scope`".to_owned(),
-        },
+        control_groups: no_control_groups(),
         uid: 1000,
         gid: 1000,
         maps_every_id: false,
@@ -152,6 +149,13 @@ pub(crate) fn facts_of_root() -> Facts {
             controllers: ["memory", "pids", "cpu"].map(str::to_owned).to_vec(),
         },
         ..facts()
+    }
+}
+
+fn no_control_groups() -> ControlGroups {
+    ControlGroups::None {
+        reason: "no delegated control group".to_owned(),
+        remedy: "run below `systemd-run --user --scope`".to_owned(),
     }
 }
 
