@@ -20,6 +20,7 @@ use stockade_walls::process::{self as process_wall, ChildStream, Embryo, Start};
 
 pub use cause::{Cause, Circumstances};
 
+use crate::caches;
 use crate::events::RunId;
 use crate::layers::OwnLayer;
 use crate::load::CliSetting;
@@ -294,6 +295,14 @@ fn to_the_gate(request: &Request, planned: &Planned) -> Result<Vec<usize>, (Vec<
     let mut opening = Opening::begin(request, planned, None, &run, None).map_err(of_way_out)?;
     let extras = opening.as_ref().map(Opening::extras).unwrap_or_default();
     let layer = OwnLayer::prepare(planned, &run).map_err(of_way_out)?;
+    // Kept to the end, as for a run.
+    let _caches = match &plan.caches {
+        Some(planned) => {
+            let held = caches::hold(planned, &plan.workspace);
+            Some(held.map_err(|error| of_way_out(Refusal::Caches(error)))?)
+        }
+        None => None,
+    };
     let start = Start {
         plan,
         control_groups: &planned.facts.control_groups,
