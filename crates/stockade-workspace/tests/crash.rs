@@ -148,12 +148,7 @@ fn finish_with(place: &Path, progress: &dyn Fn(usize, usize), ownership: Ownersh
 
 fn start(place: &Path, ownership: Ownership, stop_at: Option<usize>) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([
-        "--exact",
-        "the_process_that_is_killed",
-        "--nocapture",
-        "--ignored",
-    ]);
+    command.args(["--exact", "the_process_that_is_killed", "--nocapture"]);
     command
         .env(PLACE, place)
         .stdout(Stdio::piped())

@@ -385,7 +385,14 @@ mod tests {
                 "npm/_cacache/b"
             ]
         );
-        trim(&domain, 0).unwrap();
+        // A process that another test forks has the lock until it executes.
+        for _ in 0..100 {
+            trim(&domain, 0).unwrap();
+            if left(&domain).is_empty() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
         assert_eq!(left(&domain), [""; 0]);
     }
 
