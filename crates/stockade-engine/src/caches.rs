@@ -18,10 +18,10 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2};
 use rustix::io::Errno;
-use sha2::{Digest as _, Sha256};
 use stockade_policy::caches::Caches;
 use stockade_policy::path::AbsolutePath;
 use stockade_sys::rustix;
+use stockade_workspace::store::name_of;
 
 use crate::state::{DIRECTORY_NAME, LOCK_WAIT_MAX, StateDirectory, StateError};
 
@@ -90,16 +90,8 @@ pub fn place(home: &AbsolutePath) -> Option<AbsolutePath> {
 
 /// Where what runs in this workspace see is, or will be.
 pub fn of_workspace(place: &AbsolutePath, workspace: &AbsolutePath) -> Option<AbsolutePath> {
-    let domain = place.join(domain(workspace)).ok()?;
+    let domain = place.join(name_of(workspace)).ok()?;
     domain.join(DATA).ok()
-}
-
-fn domain(workspace: &AbsolutePath) -> String {
-    let digest = Sha256::digest(workspace.as_bytes());
-    digest[..16]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
 }
 
 /// The caches of a workspace while a run uses them: nothing is taken away.
@@ -176,7 +168,7 @@ impl Domain {
 
     /// That of a workspace; `None` when it has no caches.
     pub fn of(place: &AbsolutePath, workspace: &AbsolutePath) -> Result<Option<Self>, CacheError> {
-        Self::existing(place, domain(workspace).as_bytes())
+        Self::existing(place, name_of(workspace).as_bytes())
     }
 
     /// By its name, which is 32 hexadecimal digits.

@@ -157,7 +157,7 @@ impl Names {
     pub fn advance(&mut self) -> io::Result<()> {
         match &self.stage {
             Stage::Waiting { listener, .. } => {
-                let Some(call) = next(listener)? else {
+                let Some(call) = listener.receive()? else {
                     return Ok(());
                 };
                 if is_of_terminal(listener, &call) {
@@ -253,12 +253,6 @@ impl Drop for Names {
     fn drop(&mut self) {
         self.bury();
     }
-}
-
-/// The next call. That the listener reports an end means that nobody is left
-/// who could make one.
-fn next(listener: &Listener) -> io::Result<Option<Notification>> {
-    listener.receive()
 }
 
 /// Whether a call opens one of the devices that shells open at their start, and

@@ -15,8 +15,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use stockade_policy::path::AbsolutePath;
+
+use crate::store::directory::{self, Lock, make_private};
+use crate::store::{DIRECTORY_NAME, name_of};
 
 /// Version of [`Meta`].
 const VERSION: u32 = 1;
@@ -289,12 +291,9 @@ impl Holds {
     }
 
     /// Keeps other runs in this tree from deciding the same kind of thing at
-    /// the same time, until the descriptor is closed.
-    pub(crate) fn lock(&self) -> rustix::io::Result<OwnedFd> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let lock = openat(&self.0, ".lock", flags, Mode::RUSR | Mode::WUSR)?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
-        Ok(lock)
+    /// the same time, while the lock lives.
+    pub(crate) fn lock(&self) -> io::Result<Lock> {
+        directory::lock(self.0.as_fd(), ".lock")
     }
 
     fn open(&self, id: &str) -> io::Result<OwnedFd> {
@@ -355,22 +354,15 @@ fn now() -> u64 {
 impl Holds {
     /// The holds of a workspace, below the state directory.
     pub fn of(state: BorrowedFd<'_>, workspace: &AbsolutePath) -> io::Result<Self> {
-        let digest = Sha256::digest(workspace.as_bytes());
-        let name: String = digest[..16]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let mut directory = state.try_clone_to_owned()?;
-        for part in ["workspaces", &name, "holds"] {
-            directory = own_directory(&directory, part)?;
-        }
-        Ok(Self(directory))
+        let all = make_private(state, DIRECTORY_NAME)?;
+        let workspace = make_private(all.as_fd(), &name_of(workspace))?;
+        Ok(Self(make_private(workspace.as_fd(), "holds")?))
     }
 
     /// The holds of every workspace that has some.
     pub fn all(state: BorrowedFd<'_>) -> io::Result<Vec<Self>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let workspaces = match openat(state, "workspaces", flags, Mode::empty()) {
+        let workspaces = match openat(state, DIRECTORY_NAME, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(Vec::new()),
             other => other?,
         };
@@ -388,21 +380,5 @@ impl Holds {
             }
         }
         Ok(all)
-    }
-}
-
-/// A directory of the caller's alone, made if it is missing.
-fn own_directory(parent: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
-    match mkdirat(parent, name, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = openat(parent, name, flags, Mode::empty())?;
-    let stat = rustix::fs::fstat(&directory)?;
-    let is_own = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o077 == 0;
-    match is_own {
-        true => Ok(directory),
-        false => Err(io::ErrorKind::PermissionDenied.into()),
     }
 }

@@ -199,14 +199,10 @@ fn hand_over(
     match number {
         Ok(number) => listener.answer(call, Ok(number.into())),
         Err(error) => {
-            let errno = error.raw_os_error().unwrap_or(libc_eio());
+            let errno = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
             listener.answer(call, Err(errno))
         }
     }
-}
-
-fn libc_eio() -> i32 {
-    Errno::IO.raw_os_error()
 }
 
 /// Permission bits of a new file; never those that lend the owner's rights.

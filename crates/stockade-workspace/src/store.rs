@@ -27,7 +27,7 @@ use crate::run_dir::{self, NewRun, Run};
 pub use directory::Lock;
 
 /// Name below the state directory.
-const DIRECTORY_NAME: &str = "workspaces";
+pub(crate) const DIRECTORY_NAME: &str = "workspaces";
 
 /// Why the store cannot do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -216,9 +216,9 @@ pub fn check_name(name: &str) -> Result<(), StoreError> {
     }
 }
 
-/// Name of a workspace's store: half a SHA-256 is enough to tell paths apart,
+/// Name of what is kept for a workspace, here and among caches: half a SHA-256 is enough to tell paths apart,
 /// and the path itself is kept beside.
-fn name_of(workspace: &AbsolutePath) -> String {
+pub fn name_of(workspace: &AbsolutePath) -> String {
     let digest = Sha256::digest(workspace.as_bytes());
     digest[..16]
         .iter()

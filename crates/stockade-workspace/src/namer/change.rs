@@ -1,7 +1,7 @@
 //! Making directories and nodes, renaming and removing.
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, mkdirat, mknodat, renameat_with, unlinkat,
+    AtFlags, FileType, OFlags, RenameFlags, mkdirat, mknodat, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 use stockade_sys::seccomp::Notification;
@@ -27,11 +27,7 @@ impl Namer {
             return error.into();
         }
         let made = with_umask(places, || {
-            mkdirat(
-                &place.parent,
-                &*place.name,
-                Mode::from_raw_mode(mode & 0o3777),
-            )
+            mkdirat(&place.parent, &*place.name, permissions(mode))
         });
         if made.is_ok() {
             self.record.created(&place.path);

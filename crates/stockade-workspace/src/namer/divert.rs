@@ -1,7 +1,7 @@
 //! Held names: what is written goes to a hold.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{
     AtFlags, FileType, OFlags, RenameFlags, Stat, fstat, readlinkat, renameat_with, unlinkat,
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::judge::{self, Verdict};
 use super::place::{self, Place, file_type};
 use super::{Namer, Reply, done, git};
-use crate::holds::Operation;
+use crate::holds::{Operation, copy};
 
 impl Namer {
     /// What is opened for writing at a held name is the content of a hold.
@@ -37,7 +37,7 @@ impl Namer {
         let (id, content) = self.terms.holds.begin(wish).map_err(refused)?;
         if before.is_some() && !flags.contains(OFlags::TRUNC) {
             let old = place::open_to_look(&place.parent, &place.name)?;
-            match git::keep(&old, &content, judge::KEPT_BYTES_MAX) {
+            match copy(old.as_fd(), content.as_fd(), judge::KEPT_BYTES_MAX) {
                 Ok(true) => {}
                 _ => return Err(Errno::ACCESS),
             }
@@ -74,7 +74,7 @@ impl Namer {
         new.check_writable(false)?;
         let wish = self.wish(new, rule, Operation::Write, stat.st_mode, before.as_ref());
         let (id, content) = self.terms.holds.begin(wish).map_err(refused)?;
-        match git::keep(&source, &content, judge::KEPT_BYTES_MAX) {
+        match copy(source.as_fd(), content.as_fd(), judge::KEPT_BYTES_MAX) {
             Ok(true) => {}
             _ => return Err(Errno::ACCESS),
         }
@@ -186,6 +186,6 @@ impl Namer {
 }
 
 /// A hold that cannot be kept is a refusal.
-fn refused(error: io::Error) -> Errno {
+pub(super) fn refused(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::ACCESS)
 }

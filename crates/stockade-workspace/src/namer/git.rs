@@ -13,7 +13,7 @@ use stockade_policy::guard;
 use stockade_sys::lease::ReadLease;
 
 use super::place::{Place, open_to_look};
-use crate::holds::{copy, is_regular};
+use crate::holds::is_regular;
 
 /// Largest configuration that is judged, in bytes.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
@@ -151,9 +151,4 @@ fn read_all(file: impl AsFd) -> Option<Vec<u8>> {
         std::fs::File::from(file.as_fd().try_clone_to_owned().ok()?).take(CONFIG_BYTES_MAX + 1);
     file.read_to_end(&mut text).ok()?;
     (text.len() as u64 <= CONFIG_BYTES_MAX).then_some(text)
-}
-
-/// Copies what a file has into a hold.
-pub(super) fn keep(file: &OwnedFd, content: &OwnedFd, bytes_max: u64) -> std::io::Result<bool> {
-    copy(file.as_fd(), content.as_fd(), bytes_max)
 }

@@ -8,6 +8,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, RawMode, Stat, openat};
 use rustix::io::Errno;
 use stockade_policy::guard::{self, Judged, Strength};
 
+use super::divert::refused;
 use super::place::{Area, Place, below, file_type, open_to_look};
 use super::{Namer, git};
 use crate::holds::{Operation, Wish, copy};
@@ -141,7 +142,7 @@ impl Namer {
             return Ok(());
         }
         // Another run in this tree could add the other half meanwhile.
-        let _lock = self.terms.holds.lock()?;
+        let _lock = self.terms.holds.lock().map_err(refused)?;
         if !git::is_git_directory(&place.parent, Some(&place.name)) {
             return Ok(());
         }
