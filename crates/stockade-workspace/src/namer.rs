@@ -56,7 +56,8 @@ pub struct Terms {
     pub channel: OwnedFd,
 }
 
-/// What becomes of a held call.
+/// What becomes of a held call. As an error it is one that was found on the way,
+/// so that what finds it can be called with `?`.
 enum Reply {
     /// The kernel performs it, or says why not.
     GoOn,
@@ -73,11 +74,9 @@ impl From<Errno> for Reply {
     }
 }
 
-fn done(result: rustix::io::Result<()>) -> Reply {
-    match result {
-        Ok(()) => Reply::Returns(0),
-        Err(error) => Reply::Fails(error),
-    }
+fn done(result: rustix::io::Result<()>) -> Result<Reply, Reply> {
+    result?;
+    Ok(Reply::Returns(0))
 }
 
 /// Pipes with a name that wait for their other end at the same time; more are
@@ -141,7 +140,7 @@ struct Namer {
 impl Namer {
     fn serve_one(&mut self, decoder: &Decoder, call: Notification) -> io::Result<()> {
         let reply = match decoder.decode(&call) {
-            Some(decoded) => self.decide(&call, decoded),
+            Some(decoded) => self.decide(&call, decoded).unwrap_or_else(|reply| reply),
             None => Reply::GoOn,
         };
         match reply {
@@ -155,7 +154,7 @@ impl Namer {
         }
     }
 
-    fn decide(&mut self, call: &Notification, decoded: Call) -> Reply {
+    fn decide(&mut self, call: &Notification, decoded: Call) -> Result<Reply, Reply> {
         let (proc, areas) = (self.terms.proc.clone(), self.terms.areas.clone());
         let places = Places {
             target: Target {
@@ -178,9 +177,11 @@ impl Namer {
 
     /// Reads a path argument. Only while the call waits was the memory that of
     /// the process that made it.
-    fn path(&self, call: &Notification, places: &Places<'_>, at: Named) -> Option<Vec<u8>> {
-        let path = places.target.path(at.address).ok()?;
-        self.listener.is_waiting(call).then_some(path)
+    fn path(&self, call: &Notification, places: &Places<'_>, at: Named) -> Result<Vec<u8>, Reply> {
+        match places.target.path(at.address) {
+            Ok(path) if self.listener.is_waiting(call) => Ok(path),
+            _ => Err(Reply::GoOn),
+        }
     }
 }
 

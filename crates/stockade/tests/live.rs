@@ -13,6 +13,31 @@ use stockade_testkit::tools::compile_c_with;
 use stockade_testkit::{Finished, World, has_program, skip};
 
 const NAMES: &str = include_str!("clients/names.py");
+/// Makes and removes the same few names in several threads; prints the errors that it met.
+const COMING: &str = r#"
+import errno, os, threading
+met = set()
+def often(*steps):
+    for turn in range(1500):
+        for step in steps:
+            try:
+                step()
+            except OSError as error:
+                met.add(errno.errorcode[error.errno])
+def make(path):
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+work = [
+    (lambda: os.mkdir("d"), lambda: os.rmdir("d")),
+    (lambda: make("d/f"), lambda: os.unlink("d/f")),
+    (lambda: os.rename("d", "e"), lambda: os.rename("e", "d")),
+    (lambda: os.mkdir("d/g"), lambda: os.symlink("f", "d/h"), lambda: os.rmdir("d/g")),
+    (lambda: os.link("d/f", "d/i"), lambda: os.unlink("d/i"), lambda: os.unlink("d/h")),
+]
+threads = [threading.Thread(target=often, args=steps) for steps in work]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(" ".join(sorted(met)))
+"#;
 
 fn both(finished: &Finished) -> String {
     format!("stdout: {}\nstderr: {}", finished.stdout, finished.stderr)
@@ -509,6 +534,24 @@ fn b40_what_the_namer_does_not_decide_is_refused() {
     let ways =
         world.sh("echo 1 > /proc/self/cwd/one; exec 9<.; echo 2 > /dev/fd/9/two; cat one two");
     assert_eq!(ways.stdout, "1\n2\n", "{}", both(&ways));
+}
+
+/// What is missing when a call is looked at may be there a moment later: the
+/// program is told that it was missing, as without a sandbox, not refused.
+#[test]
+fn names_that_come_and_go_are_never_refused() {
+    if !has_program("python3") {
+        return skip("names_that_come_and_go", "python", "no python3 on PATH");
+    }
+    let world = World::new();
+    world.write("project/coming.py", COMING);
+    let finished = world.sh("python3 coming.py");
+    assert_eq!(finished.code, Some(0), "{}", both(&finished));
+    let allowed = ["ENOENT", "EEXIST", "ENOTEMPTY", "ENOTDIR", "EISDIR"];
+    let told: Vec<&str> = finished.stdout.split_whitespace().collect();
+    assert!(told.contains(&"ENOENT"), "nothing raced: {told:?}");
+    let odd: Vec<_> = told.iter().filter(|one| !allowed.contains(one)).collect();
+    assert!(odd.is_empty(), "{odd:?}");
 }
 
 #[test]

@@ -18,14 +18,9 @@ impl Namer {
         places: &Places<'_>,
         at: Named,
         mode: u32,
-    ) -> Reply {
-        let path = self.path(call, places, at);
-        let Some(place) = path.and_then(|path| places.locate(at, &path)) else {
-            return Reply::GoOn;
-        };
-        if let Err(error) = self.completes_git(&place) {
-            return error.into();
-        }
+    ) -> Result<Reply, Reply> {
+        let place = places.locate(at, &self.path(call, places, at)?)?;
+        self.completes_git(&place)?;
         let made = with_umask(places, || {
             mkdirat(&place.parent, &*place.name, permissions(mode))
         });
@@ -41,28 +36,24 @@ impl Namer {
         places: &Places<'_>,
         at: Named,
         mode: u32,
-    ) -> Reply {
-        let path = self.path(call, places, at);
-        let Some(place) = path.and_then(|path| places.locate_file(at, &path)) else {
-            return Reply::GoOn;
-        };
+    ) -> Result<Reply, Reply> {
+        let place = places.locate_file(at, &self.path(call, places, at)?)?;
         let kind = match FileType::from_raw_mode(mode) {
             FileType::Fifo => FileType::Fifo,
             FileType::Socket => FileType::Socket,
             // "Zero is a regular file" (mknod(2)).
             FileType::RegularFile => FileType::RegularFile,
             _ if mode & 0o170_000 == 0 => FileType::RegularFile,
-            _ => return Reply::GoOn,
+            _ => return Ok(Reply::GoOn),
         };
-        match self.judge_new(&place) {
-            Ok(Verdict::Ordinary) => {}
-            Ok(Verdict::Report(rule)) => self.record.note_reported(&place.path, &rule),
-            Ok(Verdict::Hold(rule)) if kind == FileType::RegularFile => {
+        match self.judge_new(&place)? {
+            Verdict::Ordinary => {}
+            Verdict::Report(rule) => self.record.note_reported(&place.path, &rule),
+            Verdict::Hold(rule) if kind == FileType::RegularFile => {
                 let held = self.divert(&place, &rule, None, mode, OFlags::WRONLY);
                 return done(held.map(drop));
             }
-            Ok(Verdict::Hold(_)) => return Reply::Fails(Errno::PERM),
-            Err(error) => return error.into(),
+            Verdict::Hold(_) => return Err(Errno::PERM.into()),
         }
         let made = with_umask(places, || {
             mknodat(&place.parent, &*place.name, kind, permissions(mode), 0)
@@ -79,34 +70,25 @@ impl Namer {
         places: &Places<'_>,
         [from, to]: [Named; 2],
         flags: u32,
-    ) -> Reply {
-        let paths = (self.path(call, places, from), self.path(call, places, to));
-        let (Some(from_path), Some(to_path)) = paths else {
-            return Reply::GoOn;
-        };
-        let old = places.locate(from, &from_path);
-        let new = places.locate(to, &to_path);
-        let (Some(old), Some(new)) = (old, new) else {
-            return Reply::GoOn;
-        };
-        let Ok(Some(stat)) = old.stat() else {
-            return Reply::GoOn;
-        };
+    ) -> Result<Reply, Reply> {
+        let from_path = self.path(call, places, from)?;
+        let to_path = self.path(call, places, to)?;
+        let old = places.locate(from, &from_path)?;
+        let new = places.locate(to, &to_path)?;
+        let stat = old.stat()?.ok_or(Errno::NOENT)?;
         let is_directory = file_type(&stat) == FileType::Directory;
         if !is_directory && (from_path.ends_with(b"/") || to_path.ends_with(b"/")) {
-            return Reply::GoOn;
+            return Err(Errno::NOTDIR.into());
         }
         let flags = RenameFlags::from_bits_retain(flags);
         if flags.contains(RenameFlags::WHITEOUT) {
-            return Reply::Fails(Errno::INVAL);
+            return Err(Errno::INVAL.into());
         }
         if flags.contains(RenameFlags::EXCHANGE) {
             return self.exchange(&old, &new);
         }
-        match self.moved_to(&old, &new, &stat) {
-            Ok(None) => {}
-            Ok(Some(reply)) => return reply,
-            Err(error) => return error.into(),
+        if let Some(reply) = self.moved_to(&old, &new, &stat)? {
+            return Ok(reply);
         }
         let removal = self.before_removal(&old, &stat);
         let moved = renameat_with(&old.parent, &*old.name, &new.parent, &*new.name, flags);
@@ -117,14 +99,14 @@ impl Namer {
         done(moved)
     }
 
-    pub(super) fn exchange(&mut self, old: &Place, new: &Place) -> Reply {
+    pub(super) fn exchange(&mut self, old: &Place, new: &Place) -> Result<Reply, Reply> {
         let is_free = |place: &Place| {
             matches!(self.judge(place), Verdict::Ordinary)
                 && !self.is_above(&place.path)
                 && git::part(&place.name).is_none()
         };
         if !is_free(old) || !is_free(new) {
-            return Reply::Fails(Errno::PERM);
+            return Err(Errno::PERM.into());
         }
         let flags = RenameFlags::EXCHANGE;
         let moved = renameat_with(&old.parent, &*old.name, &new.parent, &*new.name, flags);
@@ -141,18 +123,16 @@ impl Namer {
         places: &Places<'_>,
         at: Named,
         directory: bool,
-    ) -> Reply {
-        let path = self.path(call, places, at);
-        let Some(place) = path.and_then(|path| match directory {
-            true => places.locate(at, &path),
-            false => places.locate_file(at, &path),
-        }) else {
-            return Reply::GoOn;
+    ) -> Result<Reply, Reply> {
+        let path = self.path(call, places, at)?;
+        let place = match directory {
+            true => places.locate(at, &path)?,
+            false => places.locate_file(at, &path)?,
         };
-        let stat = match place.stat() {
-            Ok(Some(stat)) => stat,
-            Ok(None) if self.take_back(&place.path) => return Reply::Returns(0),
-            _ => return Reply::GoOn,
+        let stat = match place.stat()? {
+            Some(stat) => stat,
+            None if self.take_back(&place.path) => return Ok(Reply::Returns(0)),
+            None => return Err(Errno::NOENT.into()),
         };
         let removal = match directory {
             true => None,

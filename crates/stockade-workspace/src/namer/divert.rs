@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::judge::{self, Verdict};
 use super::place::{self, Place, file_type};
-use super::{Namer, Reply, done, git};
+use super::{Namer, Reply, git};
 use crate::holds::{Operation, copy};
 
 impl Namer {
@@ -168,10 +168,9 @@ impl Namer {
                     RenameFlags::empty(),
                 );
                 drop(lease);
-                if moved.is_ok() {
-                    self.record.moved(&old.path, &new.path, false);
-                }
-                Ok(done(moved))
+                moved?;
+                self.record.moved(&old.path, &new.path, false);
+                Ok(Reply::Returns(0))
             }
             Err(objection) => {
                 let mut rule = rule.clone();

@@ -18,14 +18,10 @@ impl Namer {
         from: Named,
         source: Source,
         to: Named,
-    ) -> Reply {
-        let paths = (self.path(call, places, from), self.path(call, places, to));
-        let (Some(from_path), Some(to_path)) = paths else {
-            return Reply::GoOn;
-        };
-        let Some(new) = places.locate_file(to, &to_path) else {
-            return Reply::GoOn;
-        };
+    ) -> Result<Reply, Reply> {
+        let from_path = self.path(call, places, from)?;
+        let to_path = self.path(call, places, to)?;
+        let new = places.locate_file(to, &to_path)?;
         let descriptor = match source {
             Source::Descriptor if from_path.is_empty() => Some(from.directory),
             Source::Followed => own_descriptor(&from_path),
@@ -35,29 +31,20 @@ impl Namer {
             return self.link_descriptor(places, number, &new);
         }
         let old = match source {
-            Source::Followed => places.locate_followed(from, &from_path),
-            _ => places.locate(from, &from_path),
-        };
-        let Some(old) = old else {
-            return Reply::GoOn;
+            Source::Followed => places.locate_followed(from, &from_path)?,
+            _ => places.locate(from, &from_path)?,
         };
         // A second name would be a way to change the first.
         if self.is_held(&old.path) || git::part(&old.name) == Some(git::Part::Config) {
-            return Reply::Fails(Errno::PERM);
+            return Err(Errno::PERM.into());
         }
         if git::part(&new.name) == Some(git::Part::Config) {
-            return Reply::Fails(Errno::PERM);
+            return Err(Errno::PERM.into());
         }
-        match self.judge_new(&new) {
-            Ok(Verdict::Ordinary) => {}
-            Ok(Verdict::Report(rule)) => self.record.note_reported(&new.path, &rule),
-            Ok(Verdict::Hold(rule)) => {
-                return match self.divert_copy(&old, &new, &rule) {
-                    Ok(()) => Reply::Returns(0),
-                    Err(error) => error.into(),
-                };
-            }
-            Err(error) => return error.into(),
+        match self.judge_new(&new)? {
+            Verdict::Ordinary => {}
+            Verdict::Report(rule) => self.record.note_reported(&new.path, &rule),
+            Verdict::Hold(rule) => return done(self.divert_copy(&old, &new, &rule)),
         }
         let made = linkat(
             &old.parent,
@@ -78,13 +65,12 @@ impl Namer {
         places: &Places<'_>,
         number: i32,
         new: &Place,
-    ) -> Reply {
-        match self.judge_new(new) {
-            Ok(Verdict::Ordinary) if git::part(&new.name).is_none() => {}
-            Ok(Verdict::Report(rule)) => self.record.note_reported(&new.path, &rule),
+    ) -> Result<Reply, Reply> {
+        match self.judge_new(new)? {
+            Verdict::Ordinary if git::part(&new.name).is_none() => {}
+            Verdict::Report(rule) => self.record.note_reported(&new.path, &rule),
             // What is open for writing can still be changed afterwards.
-            Ok(_) => return Reply::Fails(Errno::PERM),
-            Err(error) => return error.into(),
+            _ => return Err(Errno::PERM.into()),
         }
         let found = places.target.reopen(number, OFlags::PATH | OFlags::CLOEXEC);
         if found
@@ -92,7 +78,7 @@ impl Namer {
             .and_then(|found| places.path_of(&found))
             .is_some_and(|path| self.is_held(&path))
         {
-            return Reply::Fails(Errno::PERM);
+            return Err(Errno::PERM.into());
         }
         let made = linkat(
             &*self.terms.proc,
@@ -113,24 +99,13 @@ impl Namer {
         places: &Places<'_>,
         target: u64,
         at: Named,
-    ) -> Reply {
-        let Ok(target) = places.target.path(target) else {
-            return Reply::GoOn;
-        };
-        let path = self.path(call, places, at);
-        let Some(place) = path.and_then(|path| places.locate_file(at, &path)) else {
-            return Reply::GoOn;
-        };
-        match self.judge_link(&place, &target) {
-            Ok(Verdict::Ordinary) => {}
-            Ok(Verdict::Report(rule)) => self.record.note_reported(&place.path, &rule),
-            Ok(Verdict::Hold(rule)) => {
-                return match self.divert_link(&place, &rule, &target) {
-                    Ok(()) => Reply::Returns(0),
-                    Err(error) => error.into(),
-                };
-            }
-            Err(error) => return error.into(),
+    ) -> Result<Reply, Reply> {
+        let target = places.target.path(target).map_err(|_| Reply::GoOn)?;
+        let place = places.locate_file(at, &self.path(call, places, at)?)?;
+        match self.judge_link(&place, &target)? {
+            Verdict::Ordinary => {}
+            Verdict::Report(rule) => self.record.note_reported(&place.path, &rule),
+            Verdict::Hold(rule) => return done(self.divert_link(&place, &rule, &target)),
         }
         let made = symlinkat(&target[..], &place.parent, &*place.name);
         if made.is_ok() {

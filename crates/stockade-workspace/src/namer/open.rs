@@ -20,76 +20,67 @@ impl Namer {
         at: Named,
         flags: OFlags,
         mode: u32,
-    ) -> Reply {
+    ) -> Result<Reply, Reply> {
         if flags.contains(OFlags::PATH) {
-            return Reply::GoOn;
+            return Ok(Reply::GoOn);
         }
-        let Some(path) = self.path(call, places, at) else {
-            return Reply::GoOn;
-        };
+        let path = self.path(call, places, at)?;
         if let Some(number) = own_descriptor(&path) {
             return self.reopen(places, number, flags);
         }
         if flags.contains(OFlags::TMPFILE) {
-            return match places.directory(at, &path) {
-                Some((directory, _)) => with_umask(places, || {
-                    openat(&directory, ".", flags | OFlags::CLOEXEC, permissions(mode))
-                })
-                .map_or_else(Reply::Fails, |file| Reply::Descriptor(file, flags)),
-                None => Reply::GoOn,
-            };
+            let directory = places.directory(at, &path)?;
+            let file = with_umask(places, || {
+                openat(&directory, ".", flags | OFlags::CLOEXEC, permissions(mode))
+            })?;
+            return Ok(Reply::Descriptor(file, flags));
         }
         let exclusive = flags.contains(OFlags::CREATE | OFlags::EXCL);
         let follows = !exclusive && !flags.contains(OFlags::NOFOLLOW);
         // Somebody outside may make or remove the name at the same time.
         if path.ends_with(b"/") {
-            return Reply::GoOn;
+            return Ok(Reply::GoOn);
         }
         for _ in 0..8 {
             let place = match follows {
-                true => places.locate_followed(at, &path),
-                false => places.locate(at, &path),
+                true => places.locate_followed(at, &path)?,
+                false => places.locate(at, &path)?,
             };
-            let Some(place) = place else {
-                return Reply::GoOn;
-            };
-            let found = match place.stat() {
-                Ok(Some(stat)) if !exclusive => self.open_existing(call, place, &stat, flags),
-                Ok(None) if flags.contains(OFlags::CREATE) => {
-                    self.create(places, place, flags, mode)
-                }
-                // The kernel says what is wrong.
-                _ => return Reply::GoOn,
+            let found = match place.stat()? {
+                Some(_) if exclusive => Err(Errno::EXIST),
+                Some(stat) => self.open_existing(call, place, &stat, flags),
+                None if flags.contains(OFlags::CREATE) => self.create(places, place, flags, mode),
+                None => Err(Errno::NOENT),
             };
             match found {
                 Err(Errno::EXIST) if !exclusive => continue,
                 Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => continue,
-                Err(error) => return error.into(),
-                Ok(reply) => return reply,
+                other => return Ok(other?),
             }
         }
-        Reply::GoOn
+        Ok(Reply::GoOn)
     }
 
     /// Opens again what the process has open, through /proc or /dev.
-    pub(super) fn reopen(&mut self, places: &Places<'_>, number: i32, flags: OFlags) -> Reply {
-        let Ok(found) = places.target.reopen(number, OFlags::PATH | OFlags::CLOEXEC) else {
-            return Reply::GoOn;
-        };
+    pub(super) fn reopen(
+        &mut self,
+        places: &Places<'_>,
+        number: i32,
+        flags: OFlags,
+    ) -> Result<Reply, Reply> {
+        let found = places.target.reopen(number, OFlags::PATH | OFlags::CLOEXEC);
+        let found = found.map_err(|_| Reply::GoOn)?;
         let is_file = fstat(&found).is_ok_and(|stat| file_type(&stat) == FileType::RegularFile);
         let path = places.path_of(&found).filter(|_| is_file);
-        let Some(path) = path.filter(|path| places.is_writable(path)) else {
-            return Reply::GoOn;
-        };
+        let path = path.filter(|path| places.is_writable(path));
+        let path = path.ok_or(Reply::GoOn)?;
         // What is guarded has no second way in.
         if self.is_held(&path) {
-            return Reply::Fails(Errno::ACCESS);
+            return Err(Errno::ACCESS.into());
         }
         let kept = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW);
-        match places.target.reopen(number, kept | OFlags::CLOEXEC) {
-            Ok(file) => Reply::Descriptor(file, flags),
-            Err(error) => error.into(),
-        }
+        let file = places.target.reopen(number, kept | OFlags::CLOEXEC)?;
+        Ok(Reply::Descriptor(file, flags))
     }
 
     pub(super) fn open_existing(
@@ -194,21 +185,13 @@ impl Namer {
         places: &Places<'_>,
         at: Named,
         length: i64,
-    ) -> Reply {
-        let path = self.path(call, places, at);
-        let Some(place) = path.and_then(|path| places.locate_followed(at, &path)) else {
-            return Reply::GoOn;
-        };
-        let Ok(length) = u64::try_from(length) else {
-            return Reply::GoOn;
-        };
-        let Ok(Some(stat)) = place.stat() else {
-            return Reply::GoOn;
-        };
-        match self.open_existing(call, place, &stat, OFlags::WRONLY) {
-            Ok(Reply::Descriptor(file, _)) => done(ftruncate(&file, length)),
-            Ok(reply) => reply,
-            Err(error) => error.into(),
+    ) -> Result<Reply, Reply> {
+        let place = places.locate_followed(at, &self.path(call, places, at)?)?;
+        let length = u64::try_from(length).map_err(|_| Reply::GoOn)?;
+        let stat = place.stat()?.ok_or(Errno::NOENT)?;
+        match self.open_existing(call, place, &stat, OFlags::WRONLY)? {
+            Reply::Descriptor(file, _) => done(ftruncate(&file, length)),
+            reply => Ok(reply),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! and a last name, so that nothing that happens in the tree meanwhile can make
 //! the call land elsewhere than where it was judged.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{
     Access, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, accessat, openat, openat2,
@@ -11,6 +11,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use stockade_policy::path::AbsolutePath;
 
+use super::Reply;
 use super::call::{HERE, Named};
 use super::target::Target;
 
@@ -66,47 +67,58 @@ pub(super) struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// Where a path leads, the last name not followed. `None` when that is not
-    /// a name in a part of the host that can be written: then the kernel gives
-    /// its own answer, and Landlock the last word.
-    pub(super) fn locate(&self, at: Named, path: &[u8]) -> Option<Place> {
-        let start = match path.first()? {
+    /// Where a path leads, the last name not followed. The reply is
+    /// [`Reply::GoOn`] when that is not a name in a part of the host that can
+    /// be written: then the kernel gives its own answer, and Landlock the last
+    /// word. What is not there now is told from here, because by the time the
+    /// kernel looks somebody may have made it, and Landlock would refuse.
+    pub(super) fn locate(&self, at: Named, path: &[u8]) -> Result<Place, Reply> {
+        let start = match path.first().ok_or(Reply::GoOn)? {
             b'/' => None,
-            _ => Some(self.target.directory(at.directory).ok()?),
+            _ => Some(self.start(at)?),
         };
         self.place(start, path)
     }
 
     /// As [`Self::locate`], for what is no directory: a slash at the end is an
     /// error, which the kernel tells best.
-    pub(super) fn locate_file(&self, at: Named, path: &[u8]) -> Option<Place> {
-        (!path.ends_with(b"/")).then(|| self.locate(at, path))?
+    pub(super) fn locate_file(&self, at: Named, path: &[u8]) -> Result<Place, Reply> {
+        match path.ends_with(b"/") {
+            true => Err(Reply::GoOn),
+            false => self.locate(at, path),
+        }
     }
 
     /// As [`Self::locate`], with a link in the last place followed.
-    pub(super) fn locate_followed(&self, at: Named, path: &[u8]) -> Option<Place> {
+    pub(super) fn locate_followed(&self, at: Named, path: &[u8]) -> Result<Place, Reply> {
         let mut place = self.locate(at, path)?;
         for _ in 0..LINKS_MAX {
-            let stat = place.stat().ok()?;
+            let stat = place.stat()?;
             if !stat.is_some_and(|stat| file_type(&stat) == FileType::Symlink) {
-                return Some(place);
+                return Ok(place);
             }
-            let target = readlinkat(&place.parent, &*place.name, Vec::new()).ok()?;
+            let target = readlinkat(&place.parent, &*place.name, Vec::new())?;
             let target = target.as_bytes();
-            let start = match target.first()? {
+            let start = match target.first().ok_or(Reply::GoOn)? {
                 b'/' => None,
                 _ => Some(place.parent),
             };
             place = self.place(start, target)?;
         }
-        None
+        Err(Errno::LOOP.into())
     }
 
-    fn place(&self, start: Option<OwnedFd>, path: &[u8]) -> Option<Place> {
+    fn start(&self, at: Named) -> Result<OwnedFd, Reply> {
+        self.target.directory(at.directory).map_err(|_| Reply::GoOn)
+    }
+
+    fn place(&self, start: Option<OwnedFd>, path: &[u8]) -> Result<Place, Reply> {
         let (start, path) = match self.own_directory(path) {
             Some((directory, rest)) => (Some(directory), rest),
             // The rest leads back to whoever looks it up.
-            None if path.starts_with(b"/proc/") || path.starts_with(b"/dev/") => return None,
+            None if path.starts_with(b"/proc/") || path.starts_with(b"/dev/") => {
+                return Err(Reply::GoOn);
+            }
             None => (start, path),
         };
         let path = match path.strip_suffix(b"/") {
@@ -119,27 +131,23 @@ impl Places<'_> {
             None => (&b""[..], path),
         };
         if matches!(name, b"" | b"." | b"..") {
-            return None;
+            return Err(Reply::GoOn);
         }
         let parent = match (start, above) {
             (Some(start), b"") => start,
-            (None, b"") => return None,
-            (start, above) => {
-                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let resolve = ResolveFlags::NO_MAGICLINKS;
-                match start {
-                    Some(start) => openat2(start, above, flags, Mode::empty(), resolve),
-                    None => openat2(CWD, above, flags, Mode::empty(), resolve),
-                }
-                .ok()?
-            }
+            (None, b"") => return Err(Reply::GoOn),
+            (Some(start), above) => open_directory(start, above)?,
+            (None, above) => open_directory(CWD, above)?,
         };
-        let mut path = self.path_of(&parent)?;
+        let mut path = self.path_of(&parent).ok_or(Reply::GoOn)?;
         if path != b"/" {
             path.push(b'/');
         }
         path.extend_from_slice(name);
-        self.is_writable(&path).then(|| Place {
+        if !self.is_writable(&path) {
+            return Err(Reply::GoOn);
+        }
+        Ok(Place {
             parent,
             name: name.to_vec(),
             path,
@@ -180,20 +188,34 @@ impl Places<'_> {
     }
 
     /// Opens a directory that a path names, followed to its end.
-    pub(super) fn directory(&self, at: Named, path: &[u8]) -> Option<(OwnedFd, Vec<u8>)> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::NO_MAGICLINKS;
-        let directory = match path.first()? {
-            b'/' if path.starts_with(b"/proc/") => return None,
-            b'/' => openat2(CWD, path, flags, Mode::empty(), resolve),
-            _ => {
-                let start = self.target.directory(at.directory).ok()?;
-                openat2(start, path, flags, Mode::empty(), resolve)
-            }
+    pub(super) fn directory(&self, at: Named, path: &[u8]) -> Result<OwnedFd, Reply> {
+        let directory = match path.first().ok_or(Reply::GoOn)? {
+            b'/' if path.starts_with(b"/proc/") => return Err(Reply::GoOn),
+            b'/' => open_directory(CWD, path)?,
+            _ => open_directory(self.start(at)?, path)?,
+        };
+        let path = self.path_of(&directory).ok_or(Reply::GoOn)?;
+        match self.is_writable(&path) {
+            true => Ok(directory),
+            false => Err(Reply::GoOn),
         }
-        .ok()?;
-        let path = self.path_of(&directory)?;
-        self.is_writable(&path).then_some((directory, path))
+    }
+}
+
+/// Opens a directory, links followed as path_resolution(7) says, except those
+/// that lead back to whoever looks them up: they are the kernel's.
+fn open_directory(start: impl AsFd, path: &[u8]) -> Result<OwnedFd, Reply> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match openat2(
+        start,
+        path,
+        flags,
+        Mode::empty(),
+        ResolveFlags::NO_MAGICLINKS,
+    ) {
+        Ok(directory) => Ok(directory),
+        Err(Errno::LOOP) => Err(Reply::GoOn),
+        Err(error) => Err(error.into()),
     }
 }
 
