@@ -61,7 +61,8 @@ pub struct Arena {
     pub user: User,
     pub scratch: Scratch,
     pub stockade: PathBuf,
-    pub peers: Peers,
+    /// None where no peer is a contender.
+    pub peers: Option<Peers>,
     /// The home directory that the commands get: empty, and removed at the end.
     pub home: PathBuf,
     /// Options of `bwrap` for the mounts of Stockade's plan, by project.
@@ -142,7 +143,12 @@ fn codex_binary(packages: &Path) -> Result<PathBuf> {
 }
 
 impl Arena {
-    pub fn new(user: User, scratch: Scratch, stockade: PathBuf, peers: Peers) -> Result<Self> {
+    pub fn new(
+        user: User,
+        scratch: Scratch,
+        stockade: PathBuf,
+        peers: Option<Peers>,
+    ) -> Result<Self> {
         let home = scratch.directory_of(&user, "home")?;
         std::fs::write(scratch.path().join(EMPTY_FILE), "")?;
         Ok(Self {
@@ -168,16 +174,17 @@ impl Arena {
             Contender::Bubblewrap => self.bubblewrap(project, &self.same_mounts(project)?),
             Contender::BubblewrapFewer => self.bubblewrap(project, &self.fewer_mounts(project)?),
             Contender::Srt => {
+                let peers = self.peers()?;
                 let mut node = self.user.command("node");
-                node.arg(&self.peers.srt)
+                node.arg(&peers.srt)
                     .arg("--settings")
-                    .arg(&self.peers.srt_settings)
+                    .arg(&peers.srt_settings)
                     .arg("--");
                 node
             }
             Contender::Codex => {
                 let own = ["sandbox", "-P", ":workspace", "--"];
-                self.start(&self.peers.codex, &own)
+                self.start(&self.peers()?.codex, &own)
             }
         };
         let rest = match contender {
@@ -191,7 +198,11 @@ impl Arena {
         Ok(command)
     }
 
-    fn start(&self, program: &Path, own: &[&str]) -> Command {
+    fn peers(&self) -> Result<&Peers> {
+        self.peers.as_ref().context("the peers are not installed")
+    }
+
+    pub fn start(&self, program: &Path, own: &[&str]) -> Command {
         let mut command = self.user.command(program);
         command.args(own);
         command

@@ -6,6 +6,7 @@ use anyhow::Result;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const FILES_A_DIRECTORY: usize = 100;
 /// Name of a user's policy below Stockade's configuration directory.
@@ -39,8 +40,8 @@ pub fn repository(arena: &Arena, files: usize) -> Result<PathBuf> {
 
 /// A project with so many files, of which the first `keys` end in `.key`, spread over all
 /// directories.
-pub fn large_project(arena: &Arena, files: usize, keys: usize) -> Result<PathBuf> {
-    let project = arena.project("large")?;
+pub fn large_project(arena: &Arena, name: &str, files: usize, keys: usize) -> Result<PathBuf> {
+    let project = arena.project(name)?;
     write_tree(&project, files, keys)?;
     arena.user.give(&project)?;
     Ok(project)
@@ -66,8 +67,14 @@ fn write_tree(project: &Path, files: usize, keys: usize) -> Result<()> {
 
 /// C sources and a makefile; `make` compiles all of them anew each time.
 pub fn c_project(arena: &Arena) -> Result<PathBuf> {
-    const SOURCES: usize = 8;
     let project = arena.project("c")?;
+    write_c_sources(&project)?;
+    arena.user.give(&project)?;
+    Ok(project)
+}
+
+fn write_c_sources(project: &Path) -> Result<()> {
+    const SOURCES: usize = 8;
     for source in 0..SOURCES {
         let mut text =
             String::from("#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n");
@@ -86,7 +93,43 @@ pub fn c_project(arena: &Arena) -> Result<PathBuf> {
         "CFLAGS = -O2\nlibc-bench.a: {}\n\tar rcs $@ $^\n",
         objects.join(" ")
     );
-    fs::write(project.join("Makefile"), makefile)?;
+    Ok(fs::write(project.join("Makefile"), makefile)?)
+}
+
+/// A project of so many files in which npm has packages with `installed` files to install, from
+/// archives beside it, and `make` has C sources to compile.
+pub fn npm_project(arena: &Arena, files: usize, installed: usize) -> Result<PathBuf> {
+    const FILES_A_PACKAGE: usize = 200;
+    let project = arena.project("npm")?;
+    write_tree(&project.join("tree"), files, 0)?;
+    write_c_sources(&project)?;
+    let archives = project.join("archives");
+    fs::create_dir(&archives)?;
+    let mut dependencies = Vec::new();
+    for package in 0..installed / FILES_A_PACKAGE {
+        let name = format!("package{package}");
+        let staging = arena.scratch.path().join(&name);
+        let content = staging.join("package");
+        for file in 0..FILES_A_PACKAGE - 1 {
+            let directory = content.join(format!("lib/part{}", file % 12));
+            fs::create_dir_all(&directory)?;
+            let line = format!("exports.value{file} = {file} * {package};\n");
+            let path = directory.join(format!("module{file}.js"));
+            fs::write(path, line.repeat(10 + file % 60))?;
+        }
+        let manifest = format!(r#"{{ "name": "{name}", "version": "1.0.0" }}"#);
+        fs::write(content.join("package.json"), manifest)?;
+        let mut tar = Command::new("tar");
+        tar.arg("-czf").arg(archives.join(format!("{name}.tgz")));
+        shell::run(tar.arg("-C").arg(&staging).arg("package"))?;
+        fs::remove_dir_all(&staging)?;
+        dependencies.push(format!(r#""{name}": "file:archives/{name}.tgz""#));
+    }
+    let manifest = format!(
+        r#"{{ "name": "bench", "version": "1.0.0", "dependencies": {{ {} }} }}"#,
+        dependencies.join(", ")
+    );
+    fs::write(project.join("package.json"), manifest)?;
     arena.user.give(&project)?;
     Ok(project)
 }

@@ -11,6 +11,7 @@ mod mounts;
 mod report;
 mod rows;
 mod statistics;
+mod workspace;
 
 use crate::packages::{self, Escalation, Purpose};
 use crate::shell;
@@ -56,6 +57,7 @@ pub struct Options {
 #[derive(clap::Subcommand)]
 enum Suite {
     Egress(egress::Options),
+    Workspace(workspace::Options),
 }
 
 /// How much is done for each row.
@@ -96,8 +98,10 @@ const QUICK: Scale = Scale {
 };
 
 pub fn run(options: &Options) -> Result<()> {
-    if let Some(Suite::Egress(options)) = &options.suite {
-        return egress::run(options);
+    match &options.suite {
+        Some(Suite::Egress(options)) => return egress::run(options),
+        Some(Suite::Workspace(options)) => return workspace::run(options),
+        None => {}
     }
     let scale = if options.quick { QUICK } else { FULL };
     let chosen = contenders::chosen(&options.only);
@@ -147,5 +151,5 @@ fn prepare(chosen: &[Contender]) -> Result<Arena> {
     } else {
         scratch.path().join("stockade")
     };
-    Arena::new(user, scratch, stockade, peers)
+    Arena::new(user, scratch, stockade, Some(peers))
 }

@@ -48,6 +48,18 @@ pub(super) enum Limit {
 }
 
 impl Bar {
+    fn of(measured: Summary, other: &str, limit: Limit) -> Self {
+        let demand = match limit {
+            Limit::AtMost(limit) => format!("≤ {limit} × {other}"),
+            Limit::AtLeast(limit) => format!("≥ {limit} × {other}"),
+        };
+        Self {
+            demand,
+            measured,
+            limit,
+        }
+    }
+
     pub fn is_met(&self) -> bool {
         match self.limit {
             Limit::AtMost(limit) => self.measured.median <= limit,
@@ -77,7 +89,11 @@ impl Row {
 
     /// The ratio of Stockade to another in the same round, over all rounds.
     pub fn ratio(&self, other: &str) -> Option<Summary> {
-        let (own, others) = (self.rounds_of("stockade")?, self.rounds_of(other)?);
+        self.ratio_between("stockade", other)
+    }
+
+    fn ratio_between(&self, one: &str, other: &str) -> Option<Summary> {
+        let (own, others) = (self.rounds_of(one)?, self.rounds_of(other)?);
         Some(Summary::of(
             own.iter().zip(others).map(|(own, other)| own / other),
         ))
@@ -91,15 +107,17 @@ impl Row {
     /// The same, of a contender by its name in the row.
     pub(super) fn demand_of(mut self, other: &str, limit: Limit) -> Self {
         if let Some(measured) = self.ratio(other) {
-            let demand = match limit {
-                Limit::AtMost(limit) => format!("≤ {limit} × {other}"),
-                Limit::AtLeast(limit) => format!("≥ {limit} × {other}"),
-            };
-            self.bars.push(Bar {
-                demand,
-                measured,
-                limit,
-            });
+            self.bars.push(Bar::of(measured, other, limit));
+        }
+        self
+    }
+
+    /// Adds a bar on the ratio of any two contenders.
+    pub(super) fn demand_between(mut self, one: &str, other: &str, limit: Limit) -> Self {
+        if let Some(measured) = self.ratio_between(one, other) {
+            let mut bar = Bar::of(measured, other, limit);
+            bar.demand = format!("{one} {}", bar.demand);
+            self.bars.push(bar);
         }
         self
     }
@@ -311,7 +329,7 @@ fn deny_pattern(bench: &Bench) -> Result<Vec<Row>> {
         hidden_files,
         ..
     } = bench.scale;
-    let project = fixtures::large_project(bench.arena, large_files, hidden_files)?;
+    let project = fixtures::large_project(bench.arena, "large", large_files, hidden_files)?;
     let plain = "version = 1\n[filesystem]\nwrite = [\".\"]\n";
     let hiding = format!("{plain}hide = [\"**/*.key\"]\n");
     let plain = fixtures::configuration(bench.arena, "plain-policy", plain)?;
@@ -440,7 +458,7 @@ fn row(name: &str, unit: &'static str, samples: &Samples, of: impl Fn(&Sample) -
     row
 }
 
-fn milliseconds(duration: Duration) -> f64 {
+pub(super) fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
