@@ -12,7 +12,7 @@ use stockade_walls::process::UpperLayer;
 use stockade_workspace::apply::Stamp;
 use stockade_workspace::measure::Usage;
 use stockade_workspace::run_dir::{Fate, NewRun, Run};
-use stockade_workspace::store::{Store, StoreError};
+use stockade_workspace::store::{Lock, Store, StoreError};
 
 use crate::events::RunId;
 use crate::load::Loaded;
@@ -49,10 +49,14 @@ pub enum Base {
 }
 
 impl Base {
-    /// Finds what `on` names, and puts the policy into review mode for it.
-    pub(crate) fn choose(loaded: &mut Loaded, on: Option<&str>) -> Result<Self, StoreError> {
+    /// Finds what `on` names, and puts the policy into review mode for it. The
+    /// layers stay where they are as long as the lock lives.
+    pub(crate) fn choose(
+        loaded: &mut Loaded,
+        on: Option<&str>,
+    ) -> Result<(Self, Option<Lock>), StoreError> {
         let Some(name) = on else {
-            return Ok(Self::Tree);
+            return Ok((Self::Tree, None));
         };
         let workspace = loaded.policy.workspace.clone();
         let unknown = || StoreError::Unknown {
@@ -61,6 +65,7 @@ impl Base {
             remedy: "`stockade snapshot --list` and `stockade diff --list` list them",
         };
         let store = Store::open_existing(loaded.state.as_fd(), &workspace)?.ok_or_else(unknown)?;
+        let kept = store.keep_layers()?;
         let base = match store.snapshot(name)? {
             Some(snapshot) => Self::Snapshot {
                 name: name.to_owned(),
@@ -89,7 +94,7 @@ impl Base {
                 },
             );
         }
-        Ok(base)
+        Ok((base, Some(kept)))
     }
 
     fn layers(&self) -> &[String] {
@@ -262,22 +267,32 @@ impl OwnLayer {
             command: command.clone(),
         };
         let _lock = store.lock()?;
+        // From here on the run's own record keeps its layers.
+        let _kept = planned.kept_layers();
+        let is_still = |now: &[String], layers: &[String], name: &str| match store.originals(now)?
+            == store.originals(layers)?
+        {
+            true => Ok(()),
+            false => Err(StoreError::Busy {
+                name: printable(name.as_bytes()),
+            }),
+        };
         let (run, is_new) = match &planned.base {
             Base::Tree => (store.new_run(new(&[], None))?, true),
             Base::Snapshot {
                 name,
                 layers,
                 stamp,
-            } => (store.new_run(new(layers, Some((name, *stamp))))?, true),
+            } => {
+                is_still(&store.known_snapshot(name)?.layers, layers, name)?;
+                (store.new_run(new(layers, Some((name, *stamp))))?, true)
+            }
             Base::Waiting { run, layers } if fate == Fate::Review => {
                 let mut run = store.run(Some(run))?;
                 run.take()?;
-                if run.meta().layers != *layers {
-                    return Err(Refusal::Store(StoreError::Busy {
-                        name: run.meta().id.clone(),
-                    }));
-                }
-                run.begin(command.clone())?;
+                let id = run.meta().id.clone();
+                is_still(&run.meta().layers, layers, &id)?;
+                run.begin(command.clone(), layers.clone())?;
                 (run, false)
             }
             Base::Waiting { run, .. } => {

@@ -7,6 +7,7 @@ pub(crate) mod opening;
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use stockade_policy::compile::{self, CommandRequest};
@@ -20,7 +21,7 @@ use stockade_policy::policy::{GrantTarget, PathGrant};
 use stockade_sys::signal::{self, Signals};
 use stockade_walls::WallError;
 use stockade_walls::process::{self as process_wall, Embryo, Sandbox, Start};
-use stockade_workspace::store::StoreError;
+use stockade_workspace::store::{Lock, StoreError};
 
 use crate::caches::{self, CacheError, Held};
 use crate::events::{Decision, Event, ObjectKind, RunId};
@@ -92,6 +93,16 @@ pub struct Planned {
     pub loaded: Loaded,
     /// What lies below the run's own layer of the workspace.
     pub base: Base,
+    /// Keeps those layers in their places until the run has them.
+    kept: Mutex<Option<Lock>>,
+}
+
+impl Planned {
+    /// Hands over what keeps the layers in their places.
+    pub(crate) fn kept_layers(&self) -> Option<Lock> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.take()
+    }
 }
 
 /// Why nothing was run.
@@ -252,7 +263,7 @@ fn compiled(
         Unknown::Learn => loaded.policy.network.approval = Approval::Learn,
         Unknown::Ask => loaded.policy.network.approval = Approval::Ask,
     }
-    let base = Base::choose(&mut loaded, request.on.as_deref())?;
+    let (base, kept) = Base::choose(&mut loaded, request.on.as_deref())?;
     let directory = directory(request, &loaded)?;
     let mut facts = probe::facts(&loaded.policy, &loaded.home, &directory)?;
     facts.user_namespaces = user_namespaces;
@@ -280,6 +291,7 @@ fn compiled(
         facts,
         loaded,
         base,
+        kept: Mutex::new(kept),
     })
 }
 

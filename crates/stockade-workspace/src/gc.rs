@@ -29,13 +29,8 @@ pub(crate) fn collect_locked(store: &Store) -> Result<Collected, StoreError> {
     let failed = system("clear the store");
     let runs = store.part("runs")?;
     let mut whole = BTreeSet::new();
-    let mut referenced = BTreeSet::new();
     for run in store.runs()? {
-        let meta = run.meta();
-        whole.insert(meta.id.clone());
-        referenced.extend(meta.layers.iter().cloned());
-        referenced.extend(meta.preimages.iter().cloned());
-        referenced.extend(meta.freezing.iter().cloned());
+        whole.insert(run.meta().id.clone());
         clear_trash(run.directory())?;
     }
     for name in directory::names(runs.as_fd()).map_err(&failed)? {
@@ -45,26 +40,68 @@ pub(crate) fn collect_locked(store: &Store) -> Result<Collected, StoreError> {
         }
     }
     clear_trash(runs.as_fd())?;
-    for snapshot in store.snapshots()? {
-        referenced.extend(snapshot.layers);
-    }
     let layers = store.part("layers")?;
-    for name in directory::names(layers.as_fd()).map_err(&failed)? {
-        if !referenced.contains(&name) {
-            remove(layers.as_fd(), &name)?;
-            collected.layers += 1;
-        }
+    for name in unreferenced(store)? {
+        // Whoever reads layers keeps them all; the next call takes them.
+        let Some(_alone) = store.try_take_layers()? else {
+            break;
+        };
+        set_one_aside(layers.as_fd(), &name, layers.as_fd())?;
+        collected.layers += 1;
     }
     clear_trash(layers.as_fd())?;
+    crate::flatten::clear_litter(store)?;
     Ok(collected)
+}
+
+/// Layers that no run and no snapshot has.
+fn unreferenced(store: &Store) -> Result<Vec<String>, StoreError> {
+    let mut referenced = BTreeSet::new();
+    for run in store.runs()? {
+        let meta = run.meta();
+        referenced.extend(meta.layers.iter().cloned());
+        referenced.extend(meta.preimages.iter().cloned());
+        referenced.extend(meta.freezing.iter().cloned());
+    }
+    for snapshot in store.snapshots()? {
+        referenced.extend(snapshot.layers);
+        referenced.extend(snapshot.preimages);
+    }
+    let layers = store.part("layers")?;
+    let mut names = directory::names(layers.as_fd()).map_err(system("clear the store"))?;
+    names.retain(|name| !referenced.contains(name));
+    Ok(names)
+}
+
+/// Moves layers that nothing refers to into `place`, to be removed there
+/// without the lock of the store, which the caller holds.
+pub(crate) fn set_aside(store: &Store, place: BorrowedFd<'_>) -> Result<(), StoreError> {
+    let names = unreferenced(store)?;
+    let Some(_alone) = store.try_take_layers()? else {
+        return Ok(());
+    };
+    let layers = store.part("layers")?;
+    for name in names {
+        set_one_aside(layers.as_fd(), &name, place)?;
+    }
+    Ok(())
+}
+
+fn set_one_aside(
+    parent: BorrowedFd<'_>,
+    name: &str,
+    place: BorrowedFd<'_>,
+) -> Result<String, StoreError> {
+    let failed = system("clear the store");
+    let trash = format!(".trash-{}", directory::random_name().map_err(&failed)?);
+    renameat(parent, name, place, trash.as_str()).map_err(|error| failed(error.into()))?;
+    Ok(trash)
 }
 
 /// Removes a directory by one step, so that no half of it is ever used.
 pub(crate) fn remove(parent: BorrowedFd<'_>, name: &str) -> Result<(), StoreError> {
-    let failed = system("clear the store");
-    let trash = format!(".trash-{}", directory::random_name().map_err(&failed)?);
-    renameat(parent, name, parent, trash.as_str()).map_err(|error| failed(error.into()))?;
-    directory::remove_tree(parent, &trash).map_err(&failed)
+    let trash = set_one_aside(parent, name, parent)?;
+    directory::remove_tree(parent, &trash).map_err(system("clear the store"))
 }
 
 /// Finishes removals that were interrupted, and drops records that were never

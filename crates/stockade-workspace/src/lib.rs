@@ -7,6 +7,7 @@
 pub mod apply;
 pub mod change;
 pub mod diff;
+pub mod flatten;
 pub mod gc;
 pub mod held;
 pub mod holds;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, openat, statat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,20 @@ impl Usage {
 /// counts as empty.
 pub fn measure(root: BorrowedFd<'_>) -> io::Result<Usage> {
     let mut usage = Usage::default();
+    walk(root, &mut |status| {
+        usage.bytes = usage.bytes.saturating_add(status.st_blocks as u64 * 512);
+        match FileType::from_raw_mode(status.st_mode) {
+            FileType::Directory => usage.directories += 1,
+            _ => usage.files += 1,
+        }
+    })?;
+    Ok(usage)
+}
+
+/// Shows everything below a directory, and returns whether that was all: a
+/// directory that cannot be opened, or is too deep, is not entered.
+pub(crate) fn walk(root: BorrowedFd<'_>, seen: &mut dyn FnMut(&Stat)) -> io::Result<bool> {
+    let mut all = true;
     let mut open: Vec<(OwnedFd, Dir)> = vec![read(root)?];
     while let Some((directory, entries)) = open.last_mut() {
         let Some(entry) = entries.next() else {
@@ -49,24 +63,18 @@ pub fn measure(root: BorrowedFd<'_>) -> io::Result<Usage> {
             Err(Errno::NOENT) => continue,
             Err(error) => return Err(error.into()),
         };
-        usage.bytes = usage.bytes.saturating_add(status.st_blocks as u64 * 512);
+        seen(&status);
         if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
-            usage.files += 1;
-            continue;
-        }
-        usage.directories += 1;
-        if open.len() >= DEPTH_MAX {
             continue;
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Some((parent, _)) = open.last() else {
-            break;
-        };
-        if let Ok(inner) = openat(parent, name, flags, Mode::empty()) {
-            open.push(read(inner.as_fd())?);
+        let inner = openat(&*directory, name, flags, Mode::empty());
+        match inner {
+            Ok(inner) if open.len() < DEPTH_MAX => open.push(read(inner.as_fd())?),
+            _ => all = false,
         }
     }
-    Ok(usage)
+    Ok(all)
 }
 
 fn read(directory: BorrowedFd<'_>) -> io::Result<(OwnedFd, Dir)> {

@@ -3,6 +3,7 @@
 //! Both stay as they are: frozen layers are never written, so files get a
 //! second name instead of a copy. What hides what is below still hides it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -10,8 +11,9 @@ use rustix::fs::{AtFlags, FileType, Mode, XattrFlags};
 use rustix::io::Errno;
 
 use crate::apply::{access, copy};
+use crate::measure::walk;
 use crate::stack::DEPTH_MAX;
-use crate::tree::{self, FileKind, Found};
+use crate::tree::{self, FileKind, Found, Identity};
 
 const OPAQUE: (&str, &[u8]) = ("user.overlay.opaque", b"y");
 const ORIGIN: &str = "user.overlay.origin";
@@ -21,11 +23,13 @@ const ORIGIN: &str = "user.overlay.origin";
 /// begin again.
 pub fn merge(upper: BorrowedFd<'_>, lower: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::Result<()> {
     let (above, below) = (Found::of_directory(upper)?, Found::of_directory(lower)?);
+    let several = &several_names([upper, lower])?;
     let below_shows = !above.marks.opaque;
     let merged = Merged {
         upper: Some(Place::of(upper, &above)),
         lower: below_shows.then(|| Place::of(lower, &below)),
         opaque: above.marks.opaque || below.marks.opaque,
+        several,
     };
     merged.fill(into, 0)?;
     finish(into, &above, merged.opaque, false)
@@ -43,6 +47,27 @@ struct Merged<'a> {
     upper: Option<Place<'a>>,
     lower: Option<Place<'a>>,
     opaque: bool,
+    several: &'a BTreeSet<Identity>,
+}
+
+/// Files that have several names in one layer. How many they have in all says
+/// nothing: layers that were merged before have names of the same files.
+fn several_names(layers: [BorrowedFd<'_>; 2]) -> io::Result<BTreeSet<Identity>> {
+    let mut several = BTreeSet::new();
+    for layer in layers {
+        let mut once = BTreeSet::new();
+        walk(layer, &mut |status| {
+            let identity = Identity {
+                device: status.st_dev,
+                inode: status.st_ino,
+            };
+            let is_directory = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
+            if !is_directory && status.st_nlink > 1 && !once.insert(identity) {
+                several.insert(identity);
+            }
+        })?;
+    }
+    Ok(several)
 }
 
 impl<'a> Place<'a> {
@@ -71,7 +96,7 @@ impl Merged<'_> {
                 "a layer is more than {DEPTH_MAX} directories deep"
             )));
         }
-        let mut names = std::collections::BTreeSet::new();
+        let mut names = BTreeSet::new();
         for place in self.upper.iter().chain(&self.lower) {
             names.extend(tree::names(place.handle)?);
         }
@@ -108,7 +133,7 @@ impl Merged<'_> {
             // lower layer; a file with other names must stay the same file.
             let new_below = matches!((&above, &below), (Some(_), Some((low, hidden)))
                 if *hidden || !low.marks.origin);
-            return match top.marks.origin && new_below && top.links == 1 {
+            return match top.marks.origin && new_below && !self.several.contains(&top.identity) {
                 true => copy::file(from.handle, name, into, name, &top.entry),
                 false => link(from.handle, name, into, top),
             };
@@ -147,6 +172,7 @@ impl Merged<'_> {
                 .zip(below.as_ref())
                 .map(|(handle, (found, _))| Place::of(handle.as_fd(), found)),
             opaque,
+            several: self.several,
         };
         inner.fill(new.as_fd(), depth + 1)?;
         finish(new.as_fd(), top, opaque, origin)

@@ -1,20 +1,22 @@
 //! Gives the tree back as a snapshot saw it.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+pub(crate) mod covers;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fgetxattr, openat, statat, unlinkat};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, openat, statat, unlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use stockade_policy::path::printable;
 
+use self::covers::{Covers, Until};
 use crate::apply::{self, OnConflict, Outcome, Ownership, Request, Stamp};
 use crate::journal::Journal;
 use crate::settle::{Layers, SettleError};
 use crate::snapshot::Snapshot;
 use crate::store::{Store, StoreError, read_record, system, write_record};
-use crate::tree::Time;
+use crate::tree::{Identity, Time};
 
 const RECORD: &str = "restore.json";
 const JOURNAL: &str = "restore-journal";
@@ -126,6 +128,7 @@ pub fn restore(
             apply::apply(&changes, &|_| true, &request, &mut journal)?
         }
     };
+    drop(layers);
     store.close_layer(&underway.preimages)?;
     unlinkat(store.as_fd(), RECORD, AtFlags::empty())
         .map_err(|error| system("end the restore")(error.into()))?;
@@ -149,79 +152,31 @@ fn begin(store: &Store, name: &str) -> Result<Underway, RestoreError> {
     Ok(underway)
 }
 
-/// One layer of old versions on the way through the tree.
-enum Cover {
-    /// It has nothing here.
-    Nothing,
-    /// It has a directory here, and may have some of what is below.
-    Part(OwnedFd),
-    /// It shows everything below by itself.
-    Whole,
-}
-
-struct Kept {
-    /// When the new versions were in the tree.
-    closed: Option<Stamp>,
-    cover: Cover,
+/// The snapshot that a restore was interrupted at, if one was.
+pub(crate) fn underway(store: &Store) -> Result<Option<String>, StoreError> {
+    let underway = read_record::<Underway>(store.as_fd(), RECORD)?;
+    Ok(underway.map(|underway| underway.snapshot))
 }
 
 /// Paths of the tree that the host changed after the snapshot: their time of
 /// change is later, and no layer of old versions explains it.
 fn changed_since(store: &Store, snapshot: &Snapshot) -> Result<Vec<Vec<u8>>, StoreError> {
     let failed = system("look through the tree");
-    let mut kept = Vec::new();
-    let mut shared = BTreeMap::new();
-    for id in &snapshot.preimages {
-        let closed = store.layer_meta(id)?.and_then(|meta| meta.closed);
-        let tree = store.layer_tree(id)?;
-        add_shared(tree.as_fd(), closed, &mut shared, 0).map_err(&failed)?;
-        kept.push(Kept {
-            closed,
-            cover: Cover::Part(tree),
-        });
-    }
     let base = crate::tree_root(store.workspace()).map_err(&failed)?;
     let mut walk = Walk {
         stamp: snapshot.stamp,
-        shared,
+        covers: Covers::of(store, &snapshot.preimages)?,
         changed: Vec::new(),
     };
-    walk.directory(base.as_fd(), &[], &kept, 0)
+    walk.directory(base.as_fd(), &[], None, 0)
         .map_err(&failed)?;
     Ok(walk.changed)
 }
 
 struct Walk {
     stamp: Stamp,
-    /// Files of the layers that may have another name in the tree, by device
-    /// and inode: moving one name away changed the time of change of all.
-    shared: BTreeMap<(u64, u64), Option<Stamp>>,
+    covers: Covers,
     changed: Vec<Vec<u8>>,
-}
-
-/// Adds the files of a layer that have several names.
-fn add_shared(
-    directory: BorrowedFd<'_>,
-    closed: Option<Stamp>,
-    shared: &mut BTreeMap<(u64, u64), Option<Stamp>>,
-    depth: usize,
-) -> io::Result<()> {
-    for entry in Dir::read_from(directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") || depth > DEPTH_MAX {
-            continue;
-        }
-        let status = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if FileType::from_raw_mode(status.st_mode) == FileType::Directory {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let inner = openat(directory, name, flags, Mode::empty())?;
-            add_shared(inner.as_fd(), closed, shared, depth + 1)?;
-        } else if status.st_nlink > 1 {
-            shared.insert((status.st_dev, status.st_ino), closed);
-        }
-    }
-    Ok(())
 }
 
 impl Walk {
@@ -229,7 +184,7 @@ impl Walk {
         &mut self,
         directory: BorrowedFd<'_>,
         path: &[u8],
-        kept: &[Kept],
+        above: Option<Until>,
         depth: usize,
     ) -> io::Result<()> {
         if depth > DEPTH_MAX {
@@ -250,29 +205,23 @@ impl Walk {
                 [] => name.to_bytes().to_vec(),
                 _ => [path, b"/", name.to_bytes()].concat(),
             };
-            let below = kept
-                .iter()
-                .map(|kept| look(kept, name))
-                .collect::<io::Result<Vec<Kept>>>()?;
-            let changed = Time {
-                seconds: status.st_ctime as _,
-                nanoseconds: status.st_ctime_nsec as u32,
-            };
-            let by_then = |closed: Option<Stamp>| {
-                closed.is_none_or(|closed| !is_after(changed, closed, status.st_dev))
-            };
-            let covered =
-                |kept: &Kept| !matches!(kept.cover, Cover::Nothing) && by_then(kept.closed);
-            let other_name = self.shared.get(&(status.st_dev, status.st_ino));
-            let is_explained =
-                below.iter().any(covered) || other_name.is_some_and(|closed| by_then(*closed));
-            if is_after(changed, self.stamp, status.st_dev) && !is_explained {
-                self.changed.push(inner.clone());
+            let cover = self.covers.at(&inner);
+            let below = later(above, cover.and_then(|cover| cover.below));
+            if is_after(time_of_change(&status), self.stamp, status.st_dev) {
+                let file = Identity {
+                    device: status.st_dev,
+                    inode: status.st_ino,
+                };
+                let own = later(above, cover.map(|cover| cover.own));
+                let until = later(own, self.covers.of_file(file));
+                if !until.is_some_and(|until| explains(until, &status)) {
+                    self.changed.push(inner.clone());
+                }
             }
             if FileType::from_raw_mode(status.st_mode) == FileType::Directory {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 match openat(directory, name, flags, Mode::empty()) {
-                    Ok(next) => self.directory(next.as_fd(), &inner, &below, depth + 1)?,
+                    Ok(next) => self.directory(next.as_fd(), &inner, below, depth + 1)?,
                     // It is unreadable to a run of the caller's as well.
                     Err(Errno::ACCESS) => {}
                     Err(error) => return Err(error.into()),
@@ -283,30 +232,25 @@ impl Walk {
     }
 }
 
-/// What a layer has at a name of a directory.
-fn look(kept: &Kept, name: &std::ffi::CStr) -> io::Result<Kept> {
-    let cover = match &kept.cover {
-        Cover::Nothing => Cover::Nothing,
-        Cover::Whole => Cover::Whole,
-        Cover::Part(directory) => match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => Cover::Nothing,
-            Err(error) => return Err(error.into()),
-            Ok(status) if FileType::from_raw_mode(status.st_mode) == FileType::Directory => {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let inner = openat(directory, name, flags, Mode::empty())?;
-                let mut value = [0u8; 1];
-                match fgetxattr(&inner, "user.overlay.opaque", &mut value[..]) {
-                    Ok(1) if value == *b"y" => Cover::Whole,
-                    _ => Cover::Part(inner),
-                }
-            }
-            Ok(_) => Cover::Whole,
-        },
-    };
-    Ok(Kept {
-        closed: kept.closed,
-        cover,
-    })
+fn later(one: Option<Until>, other: Option<Until>) -> Option<Until> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.later(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+fn explains(until: Until, status: &Stat) -> bool {
+    let changed = time_of_change(status);
+    until
+        .0
+        .is_none_or(|closed| !is_after(changed, closed, status.st_dev))
+}
+
+fn time_of_change(status: &Stat) -> Time {
+    Time {
+        seconds: status.st_ctime as _,
+        nanoseconds: status.st_ctime_nsec as u32,
+    }
 }
 
 /// Whether a time of change is at or after a stamp.

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
     AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fgetxattr,
@@ -27,6 +27,8 @@ const WORK: &str = "work";
 const STAMP: &str = "stamp";
 /// Attributes of overlayfs itself, which are never copied.
 const OVERLAY_ATTRIBUTES: &[u8] = b"user.overlay.";
+/// How long the lock of a run is held by who only looks whether it is in use.
+const LOOK_MAX: Duration = Duration::from_millis(100);
 
 /// What happens with the layer when the run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -180,12 +182,18 @@ impl Run {
 
     /// Keeps other processes from using the run while this value lives.
     pub fn take(&mut self) -> Result<(), StoreError> {
-        if self.lock.is_none() {
-            let lock = directory::try_lock_directory(self.directory.as_fd())
-                .map_err(system("lock the run"))?;
-            self.lock = Some(lock.ok_or_else(|| StoreError::Busy {
-                name: self.meta.id.clone(),
-            })?);
+        let started = Instant::now();
+        while self.lock.is_none() {
+            let lock = directory::try_lock_directory(self.directory.as_fd());
+            self.lock = lock.map_err(system("lock the run"))?;
+            if self.lock.is_none() && started.elapsed() > LOOK_MAX {
+                return Err(StoreError::Busy {
+                    name: self.meta.id.clone(),
+                });
+            }
+            if self.lock.is_none() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         Ok(())
     }
@@ -197,6 +205,13 @@ impl Run {
         }
         let lock = directory::try_lock_directory(self.directory.as_fd());
         Ok(lock.map_err(system("lock the run"))?.is_none())
+    }
+
+    /// The layers below its own as they are now: another process may have
+    /// merged some.
+    pub(crate) fn current_layers(&self) -> Result<Vec<String>, StoreError> {
+        let meta = read_record::<RunMeta>(self.directory.as_fd(), META)?;
+        Ok(meta.map_or_else(|| self.meta.layers.clone(), |meta| meta.layers))
     }
 
     /// The own layer.
@@ -225,10 +240,12 @@ impl Run {
         self.directory.as_fd()
     }
 
-    /// Records that a command begins in the layer.
-    pub fn begin(&mut self, command: Vec<String>) -> Result<(), StoreError> {
+    /// Records that a command begins in the own layer, over `layers`: those
+    /// that it has, or what they were before some were merged.
+    pub fn begin(&mut self, command: Vec<String>, layers: Vec<String>) -> Result<(), StoreError> {
         self.update(|meta| {
             meta.command = command;
+            meta.layers = layers;
             meta.ended = None;
         })
     }

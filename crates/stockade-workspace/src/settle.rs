@@ -8,7 +8,7 @@ use crate::diff::{DiffError, diff};
 use crate::journal::Journal;
 use crate::run_dir::Run;
 use crate::stack::Stack;
-use crate::store::{Store, StoreError, directory, system};
+use crate::store::{Lock, Store, StoreError, directory, system};
 
 /// Name of the journal and of the old versions in a run's directory.
 const JOURNAL: &str = "journal";
@@ -25,32 +25,40 @@ pub enum SettleError {
     Apply(#[from] ApplyError),
 }
 
-/// The layers of a run over the tree, open.
+/// The layers of a run over the tree, open. No layer of the store goes while
+/// this lives.
 #[derive(Debug)]
 pub struct Layers {
     layers: Vec<OwnedFd>,
     base: OwnedFd,
+    _kept: Lock,
 }
 
 impl Layers {
     /// Opens the layers of a run, its own first.
     pub fn of_run(store: &Store, run: &Run) -> Result<Self, StoreError> {
+        let kept = store.keep_layers()?;
         let mut layers = vec![run.upper()?];
-        for id in &run.meta().layers {
+        for id in &run.current_layers()? {
             layers.push(store.layer_tree(id)?);
         }
-        Self::over_tree(store, layers)
+        Self::over_tree(store, layers, kept)
     }
 
     /// Opens frozen layers, the topmost first.
     pub fn frozen(store: &Store, ids: &[String]) -> Result<Self, StoreError> {
+        let kept = store.keep_layers()?;
         let layers = ids.iter().map(|id| store.layer_tree(id));
-        Self::over_tree(store, layers.collect::<Result<_, _>>()?)
+        Self::over_tree(store, layers.collect::<Result<_, _>>()?, kept)
     }
 
-    fn over_tree(store: &Store, layers: Vec<OwnedFd>) -> Result<Self, StoreError> {
+    fn over_tree(store: &Store, layers: Vec<OwnedFd>, kept: Lock) -> Result<Self, StoreError> {
         let base = crate::tree_root(store.workspace()).map_err(system("open the workspace"))?;
-        Ok(Self { layers, base })
+        Ok(Self {
+            layers,
+            base,
+            _kept: kept,
+        })
     }
 
     /// The layers, the topmost first.
@@ -131,6 +139,7 @@ pub fn apply_run(
         }
     };
     let left = layers.changes()?.len();
+    drop(layers);
     keep_preimages(store, &mut run)?;
     if left == 0 {
         run.remove()?;

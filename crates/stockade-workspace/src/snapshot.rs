@@ -6,7 +6,8 @@
 //! puts the old versions into one more layer at the bottom of every snapshot;
 //! what the host changes itself is found by its time of change.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, mkdirat, unlinkat};
 use serde::{Deserialize, Serialize};
@@ -16,8 +17,8 @@ use crate::apply::Stamp;
 use crate::run_dir::{Fate, NewRun, Run, VERSION, now_ms};
 use crate::store::{Store, StoreError, check_name, directory, read_record, system, write_record};
 
-const META: &str = "meta.json";
-const TREE: &str = "tree";
+pub(crate) const META: &str = "meta.json";
+pub(crate) const TREE: &str = "tree";
 const ENDING: &str = ".json";
 
 /// What is known of a frozen layer.
@@ -30,6 +31,9 @@ pub struct LayerMeta {
     pub bytes: u64,
     /// For a layer of old versions: when the tree had the new ones.
     pub closed: Option<Stamp>,
+    /// The layers that were merged into it, none of them a merged one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub merged: Vec<String>,
 }
 
 /// A state of the workspace that can be gone back to.
@@ -55,7 +59,7 @@ impl Store {
             .map_err(system("open a frozen layer"))
     }
 
-    fn layer(&self, id: &str) -> Result<OwnedFd, StoreError> {
+    pub(crate) fn layer(&self, id: &str) -> Result<OwnedFd, StoreError> {
         check_name(id)?;
         let layers = self.part("layers")?;
         directory::open_private(layers.as_fd(), id).map_err(system("open a frozen layer"))
@@ -88,9 +92,47 @@ impl Store {
         read_record(self.layer(id)?.as_fd(), META)
     }
 
+    /// The layers that these stand for, merged ones resolved: two chains with
+    /// the same show the same.
+    pub fn originals(&self, ids: &[String]) -> Result<Vec<String>, StoreError> {
+        let mut all = Vec::new();
+        for id in ids {
+            match self.layer_meta(id)? {
+                Some(meta) if !meta.merged.is_empty() => all.extend(meta.merged),
+                _ => all.push(id.clone()),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Bytes that frozen layers take up together. A merged one shares its
+    /// files with those of its parts that are still there.
+    pub(crate) fn layer_bytes(&self) -> Result<u64, StoreError> {
+        let mut layers: Vec<(BTreeSet<String>, u64)> = Vec::new();
+        for (id, meta) in self.layers()? {
+            let parts = match meta.merged.is_empty() {
+                true => BTreeSet::from([id]),
+                false => meta.merged.into_iter().collect(),
+            };
+            layers.push((parts, meta.bytes));
+        }
+        layers.sort_by_key(|(parts, _)| parts.len());
+        let mut sum: u64 = 0;
+        for at in 0..layers.len() {
+            let (before, rest) = layers.split_at_mut(at);
+            let (parts, bytes) = &mut rest[0];
+            let inside = before.iter().filter(|(others, _)| others.is_subset(parts));
+            let shared = inside.fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
+            *bytes = bytes.saturating_sub(shared);
+            sum = sum.saturating_add(*bytes);
+        }
+        Ok(sum)
+    }
+
     /// Makes an empty layer that old versions will be put into.
     pub(crate) fn new_layer(&self) -> Result<String, StoreError> {
-        let (id, layer) = self.make_layer_directory(0)?;
+        let layers = self.part("layers")?;
+        let (id, layer) = self.make_layer_directory(layers.as_fd(), 0)?;
         let failed = system("make a layer");
         mkdirat(&layer, TREE, Mode::RWXU).map_err(|error| failed(error.into()))?;
         // The root of a layer of old versions must not show another root than
@@ -101,16 +143,20 @@ impl Store {
         Ok(id)
     }
 
-    fn make_layer_directory(&self, bytes: u64) -> Result<(String, OwnedFd), StoreError> {
+    pub(crate) fn make_layer_directory(
+        &self,
+        place: BorrowedFd<'_>,
+        bytes: u64,
+    ) -> Result<(String, OwnedFd), StoreError> {
         let failed = system("make a layer");
         let id = directory::random_name().map_err(&failed)?;
-        let layers = self.part("layers")?;
-        let layer = directory::make_private(layers.as_fd(), &id).map_err(&failed)?;
+        let layer = directory::make_private(place, &id).map_err(&failed)?;
         let meta = LayerMeta {
             version: VERSION,
             frozen_ms: now_ms(),
             bytes,
             closed: None,
+            merged: Vec::new(),
         };
         write_record(layer.as_fd(), META, &meta)?;
         Ok((id, layer))
@@ -159,7 +205,7 @@ impl Store {
         Ok(found)
     }
 
-    fn write_snapshot(&self, snapshot: &Snapshot) -> Result<(), StoreError> {
+    pub(crate) fn write_snapshot(&self, snapshot: &Snapshot) -> Result<(), StoreError> {
         let snapshots = self.part("snapshots")?;
         write_record(
             snapshots.as_fd(),
@@ -209,7 +255,9 @@ impl Store {
         if usage.is_some_and(|usage| usage.is_nothing()) {
             return Ok(());
         }
-        let (id, layer) = self.make_layer_directory(usage.map_or(0, |usage| usage.bytes))?;
+        let layers = self.part("layers")?;
+        let bytes = usage.map_or(0, |usage| usage.bytes);
+        let (id, layer) = self.make_layer_directory(layers.as_fd(), bytes)?;
         // Noted first: who finds the layer gone knows where it is.
         run.update(|meta| meta.freezing = Some(id.clone()))?;
         run.move_layer(layer.as_fd(), TREE)?;

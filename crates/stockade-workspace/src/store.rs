@@ -5,9 +5,11 @@
 //! workspaces/<32 hexadecimal digits of SHA-256 of the workspace's path>/
 //!   path                  the workspace's path
 //!   lock                  held while layers change hands
+//!   readers               shared by who reads layers, so that none goes
 //!   runs/<id>/            meta.json, upper/, work/ and what applying needs
 //!   layers/<id>/          meta.json, tree/: frozen
 //!   snapshots/<name>.json
+//!   flattening/           merged layers that are being built
 //! ```
 //!
 //! The directory lies in the caller's state directory (mode 0700), where no
@@ -28,6 +30,8 @@ pub use directory::Lock;
 
 /// Name below the state directory.
 pub(crate) const DIRECTORY_NAME: &str = "workspaces";
+/// The lock of those who read layers.
+const READERS: &str = "readers";
 
 /// Why the store cannot do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -133,6 +137,18 @@ impl Store {
         directory::lock(self.directory.as_fd(), "lock").map_err(system("lock the store"))
     }
 
+    /// Keeps every frozen layer in its place while the lock lives, for who
+    /// found one and is about to read it or to refer to it. Waits only while
+    /// layers are being set aside.
+    pub fn keep_layers(&self) -> Result<Lock, StoreError> {
+        directory::lock_shared(self.directory.as_fd(), READERS).map_err(system("lock the layers"))
+    }
+
+    /// The opposite; `None` when somebody keeps them.
+    pub(crate) fn try_take_layers(&self) -> Result<Option<Lock>, StoreError> {
+        directory::try_lock(self.directory.as_fd(), READERS).map_err(system("lock the layers"))
+    }
+
     /// Opens one of the store's parts.
     pub(crate) fn part(&self, name: &str) -> Result<OwnedFd, StoreError> {
         directory::make_private(self.directory.as_fd(), name).map_err(system("open the store"))
@@ -183,13 +199,10 @@ impl Store {
     /// Bytes that runs and layers take up, as last measured.
     pub fn bytes(&self) -> Result<u64, StoreError> {
         let runs = self.runs()?.into_iter();
-        let mut sum: u64 = runs
+        let own: u64 = runs
             .filter_map(|run| run.meta().usage.map(|usage| usage.bytes))
             .sum();
-        for layer in self.layers()? {
-            sum = sum.saturating_add(layer.1.bytes);
-        }
-        Ok(sum)
+        Ok(own.saturating_add(self.layer_bytes()?))
     }
 }
 

@@ -7,23 +7,35 @@ mod operations;
 
 use std::fs;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use layers::{World, again, assert_same, observe, open};
+use layers::{Mounted, World, again, assert_same, observe, open};
 use operations::{Operation, operation, perform};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use stockade_policy::path::AbsolutePath;
+use stockade_sys::rustix::mount::{MountFlags, mount};
 use stockade_workspace::apply::{self, OnConflict, Ownership, Request, Stamp};
 use stockade_workspace::diff::diff;
+use stockade_workspace::flatten::flatten_to;
 use stockade_workspace::journal::Journal;
 use stockade_workspace::merge::merge;
+use stockade_workspace::restore::restore;
+use stockade_workspace::run_dir::{Fate, NewRun};
+use stockade_workspace::settle::apply_run;
+use stockade_workspace::store::Store;
 
 /// How many sequences each of two processes tries of each law; together more
 /// than 1,000. `STOCKADE_SEQUENCES` sets another number.
 const SEQUENCES: u32 = 520;
 const SEED: &str = "STOCKADE_SEED";
 const SEQUENCES_VARIABLE: &str = "STOCKADE_SEQUENCES";
+const MEMORY: &str = "STOCKADE_MEMORY";
+/// How many sequences each process tries where the disk makes them slow.
+const ON_DISK: u32 = 20;
 const INSIDE: &str = "STOCKADE_TEST_INSIDE";
 
 /// Tries one law below a scratch directory with sequences of operations, and
@@ -34,8 +46,24 @@ type Check = fn(&Path, Vec<Vec<Operation>>, u64) -> Result<(), TestCaseError>;
 /// own, or here when this is one of them.
 fn law(name: &str, check: Check) {
     if std::env::var_os(INSIDE).is_some() {
-        return trial(check);
+        return trial(check, false);
     }
+    in_two_processes(name, &[]);
+}
+
+/// As [`law`], for a law that would wait for the disk most of the time: it is
+/// held in memory, and with a few sequences on the disk.
+fn law_in_memory(name: &str, check: Check) {
+    if std::env::var_os(INSIDE).is_some() {
+        return trial(check, std::env::var_os(MEMORY).is_some());
+    }
+    in_two_processes(name, &[(MEMORY, "1".to_owned())]);
+    if std::env::var_os(SEED).is_none() {
+        in_two_processes(name, &[(SEQUENCES_VARIABLE, ON_DISK.to_string())]);
+    }
+}
+
+fn in_two_processes(name: &str, variables: &[(&str, String)]) {
     let seeds: Vec<u64> = match std::env::var(SEED) {
         Ok(seed) => vec![seed.parse().unwrap()],
         Err(_) => (0..2).map(|_| random()).collect(),
@@ -43,6 +71,11 @@ fn law(name: &str, check: Check) {
     let start = |seed: &u64| {
         eprintln!("{name}: {SEED}={seed}");
         let mut command: Command = again(name, &[(SEED, seed.to_string())]);
+        for (name, value) in variables {
+            if std::env::var_os(name).is_none() {
+                command.env(name, value);
+            }
+        }
         command.spawn().expect("cannot run unshare")
     };
     let children: Vec<Child> = seeds.iter().map(start).collect();
@@ -57,7 +90,7 @@ fn random() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-fn trial(check: Check) {
+fn trial(check: Check, in_memory: bool) {
     let seed: u64 = std::env::var(SEED).unwrap().parse().unwrap();
     let number = std::env::var(SEQUENCES_VARIABLE).ok();
     let cases = number.map_or(SEQUENCES, |number| number.parse().unwrap());
@@ -72,6 +105,7 @@ fn trial(check: Check) {
     let source = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, source);
     let scratch = scratch();
+    let _memory = in_memory.then(|| memory_on(scratch.path())).flatten();
     let sequences = proptest::collection::vec(proptest::collection::vec(operation(), 0..14), 4);
     let outcome = runner.run(&(sequences, any::<u64>()), |(operations, dice)| {
         check(scratch.path(), operations, dice)
@@ -89,6 +123,17 @@ fn scratch() -> tempfile::TempDir {
         .prefix("stockade-layers")
         .tempdir_in(parent)
         .unwrap()
+}
+
+/// Mounts memory in the namespaces of this process, unless it keeps no
+/// attributes (before Linux 6.6): then the directory itself is used.
+fn memory_on(place: &Path) -> Option<Mounted> {
+    let (kind, options) = ("tmpfs", c"mode=0755");
+    mount("tmpfs", place, kind, MountFlags::empty(), options).unwrap();
+    let mounted = Mounted(place.to_owned());
+    let flags = rustix::fs::XattrFlags::empty();
+    let keeps = rustix::fs::setxattr(place, "user.stockade", b"1", flags);
+    keeps.is_ok().then_some(mounted)
 }
 
 /// Makes a tree and a layer over it by random operations; returns what the
@@ -309,6 +354,100 @@ fn discarded(scratch: &Path, operations: Vec<Vec<Operation>>, _: u64) -> Result<
     Ok(())
 }
 
+/// Snapshots of a project and of a run, with applies between them, and layers
+/// that are merged now and then: each is given back exactly, however often.
+fn restored(
+    scratch: &Path,
+    operations: Vec<Vec<Operation>>,
+    dice: u64,
+) -> Result<(), TestCaseError> {
+    let world = World::new(scratch);
+    let state = world.at("state");
+    fs::create_dir(&state).unwrap();
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+    let base = world.at("base");
+    for operation in &operations[0] {
+        perform(&base, operation);
+    }
+    let workspace = AbsolutePath::parse(base.as_os_str().as_bytes()).unwrap();
+    let store = Store::open(open(&state).as_fd(), &workspace).unwrap();
+    let mut seen = vec![("s0", observe(&base))];
+    store.take_snapshot("s0", None).unwrap();
+    let flatten = |bit: u32| {
+        if dice >> bit & 1 == 0 {
+            flatten_to(&store, 1, 1).unwrap();
+        }
+    };
+    let run = new_run(&store, "run");
+    for (name, operations) in [("s1", &operations[1]), ("s2", &operations[2])] {
+        seen.push((name, work_in(&world, &store, &run, operations)));
+        store.take_snapshot(name, Some(&run)).unwrap();
+        flatten(0);
+    }
+    if dice & 2 == 0 {
+        bring(&store, &run, dice);
+        seen.push(("s3", observe(&base)));
+        store.take_snapshot("s3", None).unwrap();
+        flatten(2);
+    }
+    let run = new_run(&store, "other");
+    let shown = work_in(&world, &store, &run, &operations[3]);
+    bring(&store, &run, 0);
+    assert_same("what was applied", &shown, &observe(&base));
+    flatten(3);
+    seen.push(("s4", observe(&base)));
+    store.take_snapshot("s4", None).unwrap();
+    for turn in 0..4u32 {
+        let (name, tree) = &seen[(dice >> (8 + 8 * turn)) as usize % seen.len()];
+        restore(&store, name, &|_, _| {}).unwrap();
+        let back = observe(&base);
+        assert_same(name, &without_links(tree), &without_links(&back));
+        flatten(4 + turn);
+    }
+    Ok(())
+}
+
+fn new_run(store: &Store, id: &str) -> String {
+    let new = NewRun {
+        id: id.to_owned(),
+        name: None,
+        fate: Fate::Review,
+        layers: Vec::new(),
+        snapshot: None,
+        stamp: None,
+        command: Vec::new(),
+    };
+    store.new_run(new).unwrap().meta().id.clone()
+}
+
+/// Performs operations in a run; returns what it showed afterwards.
+fn work_in(world: &World, store: &Store, id: &str, operations: &[Operation]) -> layers::Tree {
+    let run = store.run(Some(id)).unwrap();
+    let (upper, work) = run.places().unwrap();
+    let below = store.layer_places(&run.meta().layers).unwrap();
+    let lower: Vec<_> = below.iter().map(|path| path.as_path().to_owned()).collect();
+    let (upper, work) = (upper.as_path(), work.as_path());
+    {
+        let view = world.mount_at(Some((upper, work)), &lower);
+        for operation in operations {
+            perform(&view.0, operation);
+        }
+    }
+    let all = [&[upper.to_owned()], &lower[..]].concat();
+    observe(&world.mount_at(None, &all).0)
+}
+
+/// Applies a run, or at first a part of it.
+fn bring(store: &Store, id: &str, dice: u64) {
+    let some = |change: &stockade_workspace::change::Change| {
+        let sum: u64 = change.path.iter().map(|byte| u64::from(*byte)).sum();
+        dice & 4 == 0 || sum.wrapping_mul(dice) % 5 < 2
+    };
+    let run = store.run(Some(id)).unwrap();
+    let applied = apply_run(store, run, &some, OnConflict::Refuse, &|_, _| {}).unwrap();
+    assert_eq!(applied.outcome.conflicts, []);
+}
+
 #[test]
 fn what_was_applied_is_what_the_overlay_showed() {
     law("what_was_applied_is_what_the_overlay_showed", applied);
@@ -317,6 +456,11 @@ fn what_was_applied_is_what_the_overlay_showed() {
 #[test]
 fn two_layers_merged_show_the_same() {
     law("two_layers_merged_show_the_same", merged);
+}
+
+#[test]
+fn a_snapshot_is_given_back_exactly() {
+    law_in_memory("a_snapshot_is_given_back_exactly", restored);
 }
 
 #[test]

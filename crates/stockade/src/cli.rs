@@ -66,6 +66,9 @@ enum Command {
     /// Run one attack of the corpus, inside a sandbox
     #[command(hide = true, name = "attack-inside")]
     AttackInside(commands::doctor::InsideArgs),
+    /// Make deep chains of layers short; started by what makes them deeper
+    #[command(hide = true)]
+    Flatten(commands::flatten::Args),
     /// Carry the connections of one sandbox; started by `stockade run`
     #[command(hide = true)]
     Egress,
@@ -145,6 +148,7 @@ fn perform(command: &Command) -> ExitCode {
         Command::Man(arguments) => commands::generate::man(arguments),
         Command::Schema(arguments) => commands::generate::schema(arguments),
         Command::AttackInside(arguments) => commands::doctor::inside(arguments),
+        Command::Flatten(arguments) => commands::flatten::run(arguments),
         Command::Egress => Ok(commands::egress::run()),
     };
     shown(result)

@@ -3,7 +3,9 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
-use stockade_testkit::{Finished, World};
+use std::time::{Duration, Instant};
+
+use stockade_testkit::{Finished, World, processes_with};
 
 fn stockade(world: &World, arguments: &[&str]) -> Finished {
     Finished::of(world.stockade().args(arguments).output().unwrap())
@@ -144,6 +146,72 @@ fn layers_go_with_the_last_that_needs_them() {
     assert_eq!(layers(), 0);
 }
 
+/// A chain that is deeper is flattened.
+const DEPTH_MAX: usize = 24;
+
+/// Waits until nothing is flattened in the background.
+fn settled(world: &World) {
+    let started = Instant::now();
+    let own = format!("flatten --project {}", world.project.display());
+    while !processes_with(&own).is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What a run that uses a chain sees stays, whatever is flattened meanwhile,
+/// and every snapshot is given back as it was.
+#[test]
+fn chains_are_flattened_under_what_goes_on() {
+    let world = prepared();
+    stockade(&world, &["snapshot", "start"]).expect_code(0);
+    let start = state(&world);
+    let mut states = Vec::new();
+    for number in 0..DEPTH_MAX + 6 {
+        let script = format!("echo {number} > file; mkdir -p d; rm -f d/*; echo > d/{number}");
+        world
+            .run(&["--workspace", "review"], &["sh", "-c", &script])
+            .expect_code(0);
+        stockade(&world, &["apply"]).expect_code(0);
+        if number % 9 == 0 {
+            let name = format!("s{number}");
+            stockade(&world, &["snapshot", &name]).expect_code(0);
+            states.push((name, state(&world)));
+        }
+    }
+    settled(&world);
+    let depth = || {
+        let list = stockade(&world, &["snapshot", "--list", "--json"]).ok();
+        let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+        let all = list["snapshots"].as_array().unwrap().iter();
+        all.map(|one| one["layers"].as_array().unwrap().len())
+            .max()
+            .unwrap()
+    };
+    assert!(depth() <= DEPTH_MAX, "{}", depth());
+    let of = world.run(&["--on", "start"], &["sh", "-c", "cat file; ls d"]);
+    assert_eq!(of.stdout, "one\n");
+    let same = |one: &str, other: &str| {
+        let alone = |state: &str| state.replace("|2\n", "|1\n");
+        assert_eq!(alone(one), alone(other));
+    };
+    for (name, wanted) in &states {
+        stockade(&world, &["restore", name]).expect_code(0);
+        same(&state(&world), wanted);
+    }
+    // What the host changes is still found, also under merged old versions.
+    world.write("project/d/27", "by hand\n");
+    let refused = stockade(&world, &["restore", "start"]).expect_code(125);
+    assert!(refused.stderr.contains("d/27"), "{}", refused.stderr);
+    fs::remove_file(world.project.join("d/27")).unwrap();
+    let refused = stockade(&world, &["restore", "start"]).expect_code(125);
+    assert!(refused.stderr.contains("d"), "{}", refused.stderr);
+    let last = &states.last().unwrap().0;
+    stockade(&world, &["snapshot", last, "--delete"]).expect_code(0);
+    assert_ne!(state(&world), start);
+    settled(&world);
+}
+
 #[test]
 fn a_chain_of_snapshots_keeps_working() {
     let world = prepared();
@@ -165,6 +233,22 @@ fn a_chain_of_snapshots_keeps_working() {
                 .expect_code(0);
         }
     }
+    // In the background the chains became short, and show the same.
+    settled(&world);
+    stockade(&world, &["snapshot", "last", "--of", &run]).expect_code(0);
+    settled(&world);
+    let list = stockade(&world, &["snapshot", "--list", "--json"]).ok();
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    let snapshots = list["snapshots"].as_array().unwrap();
+    assert_eq!(snapshots.len(), LENGTH + 1);
+    for snapshot in snapshots {
+        let depth = snapshot["layers"].as_array().unwrap().len();
+        assert!(depth <= DEPTH_MAX, "{snapshot}");
+    }
+    let diff = stockade(&world, &["diff", "--json", &run]).ok();
+    let diff: serde_json::Value = serde_json::from_str(&diff).unwrap();
+    let changes = diff["changes"].as_array().unwrap();
+    assert_eq!(changes.len(), LENGTH + 1, "count, and a file of each run");
     let inside = world.run(&["--on", &run], &["sh", "-c", "cat count; ls f* | wc -l"]);
     assert_eq!(inside.stdout, format!("{LENGTH}\n{}\n", LENGTH + 1));
     let inside = world.run(&["--on", "s50"], &["sh", "-c", "cat count; ls f* | wc -l"]);

@@ -84,13 +84,21 @@ pub(crate) fn write_whole(parent: BorrowedFd<'_>, name: &str, content: &[u8]) ->
     Ok(fsync(parent)?)
 }
 
+/// Opens a file of the caller's own for reading, whatever may stand in its
+/// place; `None` when it is missing.
+pub(crate) fn open_record(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<std::fs::File>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match openat(parent, name, flags, Mode::empty()) {
+        Ok(file) => Ok(Some(file.into())),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Reads a whole file; `None` when it is missing.
 pub(crate) fn read_whole(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match openat(parent, name, flags, Mode::empty()) {
-        Ok(file) => std::fs::File::from(file),
-        Err(Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(error.into()),
+    let Some(file) = open_record(parent, name)? else {
+        return Ok(None);
     };
     let mut content = Vec::new();
     file.take(RECORD_BYTES_MAX + 1).read_to_end(&mut content)?;
@@ -105,11 +113,18 @@ pub(crate) fn read_whole(parent: BorrowedFd<'_>, name: &str) -> io::Result<Optio
 
 /// Names in a directory, but no hidden ones, sorted.
 pub(crate) fn names(directory: BorrowedFd<'_>) -> io::Result<Vec<String>> {
+    let mut names = all_names(directory)?;
+    names.retain(|name| !name.starts_with('.'));
+    Ok(names)
+}
+
+/// Names in a directory, sorted.
+pub(crate) fn all_names(directory: BorrowedFd<'_>) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
         if let Ok(name) = entry.file_name().to_str()
-            && !name.starts_with('.')
+            && !matches!(name, "." | "..")
         {
             names.push(name.to_owned());
         }
@@ -126,12 +141,33 @@ pub struct Lock {
 
 /// Waits for the lock on a file of the caller's own.
 pub(crate) fn lock(parent: BorrowedFd<'_>, name: &str) -> io::Result<Lock> {
+    let lock = locked(parent, name, FlockOperation::LockExclusive)?;
+    lock.ok_or_else(|| Errno::WOULDBLOCK.into())
+}
+
+/// As [`lock`], together with others.
+pub(crate) fn lock_shared(parent: BorrowedFd<'_>, name: &str) -> io::Result<Lock> {
+    let lock = locked(parent, name, FlockOperation::LockShared)?;
+    lock.ok_or_else(|| Errno::WOULDBLOCK.into())
+}
+
+/// The lock, when nobody else has it.
+pub(crate) fn try_lock(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Lock>> {
+    locked(parent, name, FlockOperation::NonBlockingLockExclusive)
+}
+
+fn locked(
+    parent: BorrowedFd<'_>,
+    name: &str,
+    operation: FlockOperation,
+) -> io::Result<Option<Lock>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?;
     loop {
-        match flock(&file, FlockOperation::LockExclusive) {
-            Ok(()) => return Ok(Lock { _file: file }),
+        match flock(&file, operation) {
+            Ok(()) => return Ok(Some(Lock { _file: file })),
             Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
     }

@@ -67,15 +67,29 @@ impl World {
     }
 
     pub fn mount_over(&self, layers: &[&str], base: &str, writable: bool) -> Mounted {
-        let path = |name: &&str| self.at(name).to_str().unwrap().to_owned();
         let (upper, lower) = match writable {
-            true => (Some(layers[0]), &layers[1..]),
+            true => (Some(self.at(layers[0])), &layers[1..]),
             false => (None, layers),
         };
-        let lower: Vec<_> = lower.iter().chain([&base]).map(path).collect();
+        let lower: Vec<_> = lower.iter().map(|name| self.at(name)).collect();
+        let work = self.at("work");
+        let upper = upper.as_deref().map(|upper| (upper, &*work));
+        self.mount_of(upper, &lower, &self.at(base))
+    }
+
+    /// The same for layers that lie anywhere, over the base; the first is that
+    /// which is written to, with its working directory.
+    pub fn mount_at(&self, upper: Option<(&Path, &Path)>, lower: &[PathBuf]) -> Mounted {
+        self.mount_of(upper, lower, &self.at("base"))
+    }
+
+    fn mount_of(&self, upper: Option<(&Path, &Path)>, lower: &[PathBuf], base: &Path) -> Mounted {
+        let path = |path: &Path| path.to_str().unwrap().to_owned();
+        let lower = lower.iter().map(|layer| &**layer).chain([base]).map(path);
+        let lower: Vec<_> = lower.collect();
         let mut options = format!("userxattr,lowerdir={}", lower.join(":"));
-        if let Some(upper) = upper {
-            let (upper, work) = (path(&upper), path(&"work"));
+        if let Some((upper, work)) = upper {
+            let (upper, work) = (path(upper), path(work));
             options.push_str(&format!(",upperdir={upper},workdir={work}"));
         }
         let (view, data) = (self.at("view"), CString::new(options).unwrap());
@@ -87,8 +101,22 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         // The overlay keeps a directory without rights below work.
-        let work = self.at("work/work");
-        if work.exists() {
+        let mut left = vec![self.at("work")];
+        let runs = fs::read_dir(self.at("state/workspaces"));
+        for workspace in runs.into_iter().flatten().flatten() {
+            for run in fs::read_dir(workspace.path().join("runs"))
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
+                left.push(run.path().join("work"));
+            }
+        }
+        for work in left
+            .iter()
+            .map(|work| work.join("work"))
+            .filter(|work| work.exists())
+        {
             fs::set_permissions(&work, fs::Permissions::from_mode(0o700)).unwrap();
         }
     }

@@ -13,6 +13,7 @@ use stockade_workspace::settle::{Applied, apply_run, discard_run, is_interrupted
 use stockade_workspace::store::Store;
 
 use super::diff::is_named;
+use super::flatten;
 use super::project::{Project, ProjectOptions, Waiting, print_json};
 use crate::exit::ExitCode;
 use crate::show;
@@ -102,11 +103,14 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
 pub fn apply(
     store: &Store,
     guard: &Guard,
-    run: Run,
+    mut run: Run,
     choice: Choice,
     paths: &[Vec<u8>],
     on_conflict: OnConflict,
 ) -> anyhow::Result<Applied> {
+    // First: what a command writes between this look and the apply would not
+    // be known to be held.
+    run.take()?;
     let held: Vec<Vec<u8>> = match is_interrupted(&run)? {
         true => Vec::new(),
         false => Waiting::of(store, guard, &run)?
@@ -120,7 +124,9 @@ pub fn apply(
         is_named(change, paths)
             && (!is_held || choice == Choice::All || paths.contains(&change.path))
     };
-    Ok(apply_run(store, run, &selected, on_conflict, &|_, _| {})?)
+    let applied = apply_run(store, run, &selected, on_conflict, &|_, _| {})?;
+    flatten::in_background(store);
+    Ok(applied)
 }
 
 /// Says what was applied and what still waits.

@@ -7,6 +7,7 @@ pub mod diff;
 pub mod doctor;
 pub mod egress;
 pub mod explain;
+pub mod flatten;
 pub mod generate;
 mod holds;
 pub mod init;

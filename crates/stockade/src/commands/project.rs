@@ -104,6 +104,8 @@ pub struct Waiting {
     pub verdicts: Vec<Option<Verdict>>,
     pub below: Stack,
     pub whole: Stack,
+    /// Keeps what the stacks read in its place.
+    _layers: Layers,
 }
 
 impl Waiting {
@@ -121,6 +123,7 @@ impl Waiting {
             verdicts,
             below,
             whole,
+            _layers: layers,
         })
     }
 

@@ -81,29 +81,31 @@ fn waiting(planned: &Planned, id: &str, ask: bool) -> anyhow::Result<()> {
         ));
         return Ok(());
     };
-    loop {
-        let choice = match desk.ask(waiting.held())? {
-            Answer::Show => {
-                diff::show(&run, &waiting)?;
-                continue;
-            }
-            Answer::Later => {
-                show::line(&format!("stockade: later: `stockade apply {id}`"));
-                return Ok(());
-            }
-            Answer::Discard => {
-                discard_run(&store, run)?;
-                show::line("stockade: discarded");
-                return Ok(());
-            }
-            Answer::All => Choice::All,
-            Answer::AllButHeld => Choice::AllButHeld,
-        };
-        let guard = &loaded.policy.guard;
-        let applied = apply::apply(&store, guard, run, choice, &[], OnConflict::Refuse)?;
-        apply::say(id, &applied);
-        return Ok(());
-    }
+    let answer = loop {
+        match desk.ask(waiting.held())? {
+            Answer::Show => diff::show(&run, &waiting)?,
+            answer => break answer,
+        }
+    };
+    // What keeps layers in their places would keep those that now can go.
+    drop(waiting);
+    let choice = match answer {
+        Answer::Show | Answer::Later => {
+            show::line(&format!("stockade: later: `stockade apply {id}`"));
+            return Ok(());
+        }
+        Answer::Discard => {
+            discard_run(&store, run)?;
+            show::line("stockade: discarded");
+            return Ok(());
+        }
+        Answer::All => Choice::All,
+        Answer::AllButHeld => Choice::AllButHeld,
+    };
+    let guard = &loaded.policy.guard;
+    let applied = apply::apply(&store, guard, run, choice, &[], OnConflict::Refuse)?;
+    apply::say(id, &applied);
+    Ok(())
 }
 
 /// What a person wants done.
