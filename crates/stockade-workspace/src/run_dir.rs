@@ -296,15 +296,19 @@ impl Run {
             return Ok(());
         };
         let is_moved = store.layer_tree(&id).is_ok();
+        // The new layer first: what is recorded as finished must be there.
+        if is_moved {
+            self.meta.layers.insert(0, id.clone());
+        }
+        self.make_layer(store)
+            .map_err(system("make the layer of the run"))?;
         self.update(|meta| {
             if is_moved {
                 meta.layers.insert(0, id);
                 meta.usage = None;
             }
             meta.freezing = None;
-        })?;
-        self.make_layer(store)
-            .map_err(system("make the layer of the run"))
+        })
     }
 
     /// Empties the own layer.
