@@ -427,14 +427,15 @@ fn work_in(world: &World, store: &Store, id: &str, operations: &[Operation]) -> 
     let below = store.layer_places(&run.meta().layers).unwrap();
     let lower: Vec<_> = below.iter().map(|path| path.as_path().to_owned()).collect();
     let (upper, work) = (upper.as_path(), work.as_path());
+    let base = world.at("base");
     {
-        let view = world.mount_at(Some((upper, work)), &lower);
+        let view = world.mount_at(Some((upper, work)), &lower, &base);
         for operation in operations {
             perform(&view.0, operation);
         }
     }
     let all = [&[upper.to_owned()], &lower[..]].concat();
-    observe(&world.mount_at(None, &all).0)
+    observe(&world.mount_at(None, &all, &base).0)
 }
 
 /// Applies a run, or at first a part of it.

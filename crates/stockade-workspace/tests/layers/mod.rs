@@ -74,16 +74,17 @@ impl World {
         let lower: Vec<_> = lower.iter().map(|name| self.at(name)).collect();
         let work = self.at("work");
         let upper = upper.as_deref().map(|upper| (upper, &*work));
-        self.mount_of(upper, &lower, &self.at(base))
+        self.mount_at(upper, &lower, &self.at(base))
     }
 
-    /// The same for layers that lie anywhere, over the base; the first is that
-    /// which is written to, with its working directory.
-    pub fn mount_at(&self, upper: Option<(&Path, &Path)>, lower: &[PathBuf]) -> Mounted {
-        self.mount_of(upper, lower, &self.at("base"))
-    }
-
-    fn mount_of(&self, upper: Option<(&Path, &Path)>, lower: &[PathBuf], base: &Path) -> Mounted {
+    /// The same for layers that lie anywhere: that which is written to with
+    /// its working directory, the others, the base.
+    pub fn mount_at(
+        &self,
+        upper: Option<(&Path, &Path)>,
+        lower: &[PathBuf],
+        base: &Path,
+    ) -> Mounted {
         let path = |path: &Path| path.to_str().unwrap().to_owned();
         let lower = lower.iter().map(|layer| &**layer).chain([base]).map(path);
         let lower: Vec<_> = lower.collect();
