@@ -52,6 +52,17 @@ pub fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.current_dir(root());
+    // What cargo told this program about itself would make build scripts that look at it run
+    // again, and everything above them compile again.
+    for (name, _) in std::env::vars_os() {
+        let name_text = name.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"]
+            .iter()
+            .any(|prefix| name_text.starts_with(prefix))
+        {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 

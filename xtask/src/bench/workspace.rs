@@ -10,6 +10,7 @@ use crate::packages::{self, Escalation, Purpose};
 use crate::shell;
 use crate::user::{Scratch, User};
 use anyhow::{Context, Result, bail};
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -59,6 +60,8 @@ struct Bench {
     /// Files of a large and of a small project.
     large: usize,
     small: usize,
+    /// Directories of what earlier rounds made.
+    trash: Cell<usize>,
 }
 
 type Measure = fn(&Bench) -> Result<Vec<Row>>;
@@ -77,6 +80,7 @@ pub fn run(options: &Options) -> Result<()> {
         quick: options.quick,
         large: if options.quick { 30_000 } else { 300_000 },
         small: 300,
+        trash: Cell::new(0),
     };
     let machine = report::machine();
     println!("{machine}");
@@ -268,7 +272,10 @@ impl Bench {
     ) -> Result<Row> {
         let copy = self.arena.home.join("copy-of-npm");
         self.interleaved(name, ways, rounds, |way| {
-            clean(project)?;
+            let number = self.trash.get();
+            self.trash.set(number + 1);
+            let trash = self.arena.scratch.path().join(format!("trash{number}"));
+            clean(project, &trash)?;
             // What the last one left to be written is not this one's.
             shell::run(&mut Command::new("sync"))?;
             let started = Instant::now();
@@ -280,7 +287,7 @@ impl Bench {
                 _ => project,
             };
             let mut command = self.command(way, place, &["sh", "-c", script])?;
-            shell::run(command.stdout(Stdio::null()))?;
+            shell::run(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
             if way == Way::Review {
                 let mut apply = self.arena.start(&self.arena.stockade, &["apply", "--held"]);
                 apply.current_dir(project).env("HOME", &self.arena.home);
@@ -291,7 +298,7 @@ impl Bench {
                 bail!("the work was not done in {}", place.display());
             }
             if way == Way::Copy {
-                std::fs::remove_dir_all(&copy)?;
+                std::fs::rename(&copy, trash.join("copy"))?;
             }
             Ok(took)
         })
@@ -357,17 +364,20 @@ impl Bench {
     }
 }
 
-/// Removes what the work makes.
-fn clean(project: &Path) -> Result<()> {
-    let made = project.join("node_modules");
-    if made.exists() {
-        std::fs::remove_dir_all(made)?;
-    }
+/// Moves what the work made out of the way. It is not deleted before the end: ext4 looks long for
+/// an inode that was not freed a moment ago, and whoever comes next would pay for it.
+fn clean(project: &Path, trash: &Path) -> Result<()> {
+    std::fs::create_dir(trash)?;
     for entry in std::fs::read_dir(project)? {
         let path = entry?.path();
         let extension = path.extension().unwrap_or_default();
-        if extension == "o" || extension == "a" || path.ends_with("package-lock.json") {
-            std::fs::remove_file(path)?;
+        let name = path.file_name().unwrap_or_default();
+        let is_made = extension == "o"
+            || extension == "a"
+            || name == "package-lock.json"
+            || name == "node_modules";
+        if is_made {
+            std::fs::rename(&path, trash.join(name))?;
         }
     }
     Ok(())
