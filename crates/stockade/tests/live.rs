@@ -632,24 +632,45 @@ fn what_is_removed_under_a_guarded_name_can_be_put_back() {
         fs::read_to_string(path(".github/workflows/ci.yml")).unwrap(),
         "ci\n"
     );
-    let hold = summary["guarded"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|one| one["what"] == "removed")
-        .unwrap();
-    let back = Finished::of(
-        world
-            .stockade()
-            .args(["approvals", "allow", hold["hold"].as_str().unwrap()])
-            .output()
-            .unwrap(),
-    );
-    back.expect_code(0);
+    let allow = |what: &str| {
+        let guarded = summary["guarded"].as_array().unwrap();
+        let hold = guarded.iter().find(|one| one["what"] == what).unwrap();
+        let id = hold["hold"].as_str().unwrap();
+        let allow = world.stockade().args(["approvals", "allow", id]).output();
+        Finished::of(allow.unwrap()).expect_code(0);
+    };
+    allow("removed");
     assert_eq!(
         fs::read_to_string(path(".git/hooks/pre-commit")).unwrap(),
         "hook\n"
     );
+    // What went back is what the hold was made over: nobody changed it since.
+    allow("held");
+    assert_eq!(
+        fs::read_to_string(path(".github/workflows/ci.yml")).unwrap(),
+        "new\n"
+    );
+}
+
+/// Neither a link over a removed file nor content that is too large leaves
+/// anything behind but what was there.
+#[test]
+fn what_cannot_be_held_leaves_no_hold() {
+    let world = World::new();
+    world.write("project/.envrc", "mine\n");
+    let (finished, summary) = report(
+        &world,
+        "rm .envrc && ln -s elsewhere .envrc; \
+         head -c 17000000 /dev/zero > large && mv large .gitlab-ci.yml; test -e large",
+    );
+    assert_eq!(finished.code, Some(0), "{}", both(&finished));
+    let path = |name: &str| world.project.join(name).to_str().unwrap().to_owned();
+    assert_eq!(fs::read_to_string(path(".envrc")).unwrap(), "mine\n");
+    let held: Vec<String> = guarded(&summary).into_keys().collect();
+    assert_eq!(held, [path(".envrc")], "{summary}");
+    let listed = world.stockade().args(["approvals", "--json"]).output();
+    let listed: Value = serde_json::from_slice(&listed.unwrap().stdout).unwrap();
+    assert_eq!(listed["holds"].as_array().unwrap().len(), 1, "{listed}");
 }
 
 #[test]

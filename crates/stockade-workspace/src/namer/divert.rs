@@ -33,17 +33,15 @@ impl Namer {
         }
         self.check_holding(place, rule)?;
         place.check_writable(before.is_some())?;
-        let wish = self.wish(place, rule, Operation::Write, mode, before);
+        let there = self.put_back(place)?;
+        let stamp = before.or(there.as_ref());
+        let wish = self.wish(place, rule, Operation::Write, mode, stamp);
         let (id, content) = self.terms.holds.begin(wish).map_err(refused)?;
         if before.is_some() && !flags.contains(OFlags::TRUNC) {
             let old = place::open_to_look(&place.parent, &place.name)?;
-            match copy(old.as_fd(), content.as_fd(), judge::KEPT_BYTES_MAX) {
-                Ok(true) => {}
-                _ => return Err(Errno::ACCESS),
-            }
+            self.fill(&id, &old, &content)?;
         }
         drop(content);
-        self.put_back(place);
         self.record
             .note_held(&place.path, rule, &id, Operation::Write);
         self.terms.holds.content(&id, flags).map_err(refused)
@@ -69,19 +67,27 @@ impl Namer {
         if file_type(&stat) != FileType::RegularFile {
             return Err(Errno::PERM);
         }
-        let before = new.stat()?;
         self.check_holding(new, rule)?;
         new.check_writable(false)?;
+        self.put_back(new)?;
+        let before = new.stat()?;
         let wish = self.wish(new, rule, Operation::Write, stat.st_mode, before.as_ref());
         let (id, content) = self.terms.holds.begin(wish).map_err(refused)?;
-        match copy(source.as_fd(), content.as_fd(), judge::KEPT_BYTES_MAX) {
-            Ok(true) => {}
-            _ => return Err(Errno::ACCESS),
-        }
-        self.put_back(new);
+        self.fill(&id, &source, &content)?;
         self.record
             .note_held(&new.path, rule, &id, Operation::Write);
         Ok(())
+    }
+
+    /// Copies what a hold begins with; one that cannot be filled is no hold.
+    fn fill(&self, id: &str, source: &OwnedFd, content: &OwnedFd) -> rustix::io::Result<()> {
+        match copy(source.as_fd(), content.as_fd(), judge::KEPT_BYTES_MAX) {
+            Ok(true) => Ok(()),
+            _ => {
+                self.terms.holds.discard(id).map_err(refused)?;
+                Err(Errno::ACCESS)
+            }
+        }
     }
 
     pub(super) fn divert_link(
@@ -96,7 +102,8 @@ impl Namer {
         }
         self.check_holding(place, rule)?;
         place.check_writable(false)?;
-        let wish = self.wish(place, rule, Operation::Link, 0o777, None);
+        let before = self.put_back(place)?;
+        let wish = self.wish(place, rule, Operation::Link, 0o777, before.as_ref());
         let (id, content) = self.terms.holds.begin(wish).map_err(refused)?;
         rustix::io::write(&content, target)?;
         self.record

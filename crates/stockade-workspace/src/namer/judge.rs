@@ -245,13 +245,14 @@ impl Namer {
     }
 
     /// A held name that was removed before something new was held for it: the
-    /// old content goes back, so that outside nothing changed.
-    pub(super) fn put_back(&mut self, place: &Place) {
+    /// old content goes back, so that outside nothing changed. What stands
+    /// there now, by which an approval tells a later change.
+    pub(super) fn put_back(&mut self, place: &Place) -> rustix::io::Result<Option<Stat>> {
         let Some(id) = self.record.removal_of(&place.path).map(str::to_owned) else {
-            return;
+            return Ok(None);
         };
         let Ok(meta) = self.terms.holds.meta(&id) else {
-            return;
+            return Ok(None);
         };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let mode = Mode::from_raw_mode(meta.mode as RawMode);
@@ -267,6 +268,7 @@ impl Namer {
         if matches!(back, Ok(true)) {
             self.forget(Some(id));
         }
+        place.stat()
     }
 
     /// At the end: what was opened for writing and left as it was is no hold.
