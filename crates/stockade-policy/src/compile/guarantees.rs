@@ -168,7 +168,11 @@ fn mechanism(
         }
         (NT3 | NT4 | NT5 | NT6, _) => "there is no way out at all",
         (CR1 | CR2 | CR3, _) => return Err("no credential is bound"),
-        (EP2, _) => return Err("needs snapshots, which the process wall does not have"),
+        (EP2, _) => {
+            return Err(
+                "holds for the project (`stockade snapshot`); the process wall has no snapshots of processes",
+            );
+        }
         (FS6, Form::Namespaces) => {
             return Ok(format!(
                 "private directories share {} and {} inodes of a tmpfs",
