@@ -415,7 +415,7 @@ fn entries(directory: &OwnedFd, cookie: &mut u64, buffer: &mut [u8]) -> Result<u
             uid: found.st_uid,
             gid: found.st_gid,
             bytes: found.st_size.unsigned_abs(),
-            modified: found.st_mtime as i64,
+            modified: found.st_mtime,
         };
         used += files::put(&entry, &mut buffer[used..]).unwrap_or(0);
     }
