@@ -47,6 +47,8 @@ impl Agent {
             .arg(&path)
             .env("GREETING", "hello")
             .env("SECOND", "two")
+            // One directory that cannot be searched would be another error.
+            .env("PATH", "/usr/bin:/bin")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .unwrap();
