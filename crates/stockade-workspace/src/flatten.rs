@@ -54,7 +54,8 @@ pub fn is_due(store: &Store) -> Result<bool, StoreError> {
 }
 
 /// Flattens what is too deep, and returns how many merged layers that made.
-/// Does nothing when another process is at it.
+/// Waits for another process that is at it: what became too deep meanwhile,
+/// that one does not look at again.
 pub fn flatten(store: &Store) -> Result<usize, StoreError> {
     flatten_to(store, DEPTH_MAX, DEPTH_AFTER)
 }
@@ -63,9 +64,7 @@ pub fn flatten(store: &Store) -> Result<usize, StoreError> {
 /// layers where that can be.
 pub fn flatten_to(store: &Store, most: usize, after: usize) -> Result<usize, StoreError> {
     let place = store.part(PLACE)?;
-    let Some(_alone) = try_lock(place.as_fd())? else {
-        return Ok(0);
-    };
+    let _alone = directory::lock_directory(place.as_fd()).map_err(system("lock the store"))?;
     clear(place.as_fd())?;
     let mut unfit = BTreeSet::new();
     let mut made = 0;

@@ -183,6 +183,13 @@ pub(crate) fn try_lock_directory(directory: BorrowedFd<'_>) -> io::Result<Option
     }
 }
 
+/// The same, once nobody has it any more.
+pub(crate) fn lock_directory(directory: BorrowedFd<'_>) -> io::Result<Lock> {
+    let file = openat(directory, ".", DIRECTORY, Mode::empty())?;
+    flock(&file, FlockOperation::LockExclusive)?;
+    Ok(Lock { _file: file })
+}
+
 /// Sixteen letters and digits that nobody can guess.
 pub fn random_name() -> io::Result<String> {
     let mut bytes = [0u8; 8];
