@@ -427,6 +427,9 @@ fn a_killed_flattening_leaves_each_chain_whole() {
     copy(&place, &kept);
     let flatten = ["flatten", "--project", world.project.to_str().unwrap()];
     let deep = |world: &World| {
+        // One that was killed may still be about to end, and one that waited
+        // for it goes on in its place.
+        settled(world);
         copy(&kept, &place);
         // In the foreground of this test; the one in the background finds the
         // chain being flattened, or flattened.
