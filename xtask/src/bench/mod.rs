@@ -115,18 +115,7 @@ pub fn run(options: &Options) -> Result<()> {
     let machine = report::machine();
     println!("{machine}");
     let rows = rows::measure(&arena, scale, &chosen, &wanted)?;
-    if let Some(path) = &options.json {
-        report::write_json(&rows, &machine, path)?;
-    }
-    let missed = rows
-        .iter()
-        .flat_map(|row| &row.bars)
-        .filter(|bar| !bar.is_met())
-        .count();
-    if missed > 0 && !options.quick {
-        anyhow::bail!("{missed} bars were missed");
-    }
-    Ok(())
+    report::conclude(&rows, &machine, options.json.as_deref(), options.quick)
 }
 
 /// Takes a priority above all ordinary processes; what this process starts inherits it.

@@ -2,7 +2,7 @@
 
 use super::rows::{Bar, Row};
 use super::statistics::Summary;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -62,8 +62,22 @@ pub fn print(rows: &[Row]) {
     }
 }
 
+/// The end of a suite: writes all figures where that is wanted, and fails when a bar was missed,
+/// unless the suite was only tried.
+pub fn conclude(rows: &[Row], machine: &str, json: Option<&Path>, quick: bool) -> Result<()> {
+    if let Some(path) = json {
+        write_json(rows, machine, path)?;
+    }
+    let bars = rows.iter().flat_map(|row| &row.bars);
+    let missed = bars.filter(|bar| !bar.is_met()).count();
+    if missed > 0 && !quick {
+        bail!("{missed} bars were missed");
+    }
+    Ok(())
+}
+
 /// Writes all rows, with the figures of every round, to `path`; `machine` as told by [`machine`].
-pub fn write_json(rows: &[Row], machine: &str, path: &Path) -> Result<()> {
+fn write_json(rows: &[Row], machine: &str, path: &Path) -> Result<()> {
     let rows: Vec<Value> = rows.iter().map(row_value).collect();
     let document = json!({ "version": 1, "machine": machine, "rows": rows });
     let text = serde_json::to_string_pretty(&document)? + "\n";

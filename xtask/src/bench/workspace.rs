@@ -93,15 +93,7 @@ pub fn run(options: &Options) -> Result<()> {
             rows.extend(new);
         }
     }
-    if let Some(path) = &options.json {
-        report::write_json(&rows, &machine, path)?;
-    }
-    let bars = rows.iter().flat_map(|row| &row.bars);
-    let missed = bars.filter(|bar| !bar.is_met()).count();
-    if missed > 0 && !options.quick {
-        bail!("{missed} bars were missed");
-    }
-    Ok(())
+    report::conclude(&rows, &machine, options.json.as_deref(), options.quick)
 }
 
 fn prepare() -> Result<Arena> {
@@ -309,27 +301,28 @@ impl Bench {
             Way::Outside | Way::Copy => self.arena.command(Contender::Bare, project, arguments),
             Way::Live => self.arena.command(Contender::Stockade, project, arguments),
             Way::Review => {
-                let own = ["run", "--workspace", "review", "--"];
-                let mut command = self.arena.start(&self.arena.stockade, &own);
+                let mut command = self.own(project, &["run", "--workspace", "review", "--"]);
                 command.args(arguments);
-                command.current_dir(project).env("HOME", &self.arena.home);
                 Ok(command)
             }
         }
     }
 
-    fn stockade(&self, project: &Path, arguments: &[&str]) -> Result<()> {
+    /// The product with these arguments, as the user calls it in the project.
+    fn own(&self, project: &Path, arguments: &[&str]) -> Command {
         let mut command = self.arena.start(&self.arena.stockade, arguments);
         command.current_dir(project).env("HOME", &self.arena.home);
+        command
+    }
+
+    fn stockade(&self, project: &Path, arguments: &[&str]) -> Result<()> {
+        let mut command = self.own(project, arguments);
         shell::run(command.stdout(Stdio::null()).stderr(Stdio::null()))
     }
 
     fn discard(&self, project: &Path) -> Result<()> {
         // There is nothing to discard where a run changed nothing.
-        let mut list = self
-            .arena
-            .start(&self.arena.stockade, &["diff", "--list", "--json"]);
-        list.current_dir(project).env("HOME", &self.arena.home);
+        let mut list = self.own(project, &["diff", "--list", "--json"]);
         if shell::capture(&mut list)?.contains("\"run\"") {
             self.stockade(project, &["discard"])?;
         }

@@ -54,18 +54,7 @@ pub fn run(options: &Options) -> Result<()> {
         options.row.is_empty() || options.row.iter().any(|text| name.contains(text.as_str()))
     };
     let rows = rows::measure(&arena, options.quick, &wanted)?;
-    if let Some(path) = &options.json {
-        report::write_json(&rows, &machine, path)?;
-    }
-    let missed = rows
-        .iter()
-        .flat_map(|row| &row.bars)
-        .filter(|bar| !bar.is_met())
-        .count();
-    if missed > 0 && !options.quick {
-        bail!("{missed} bars were missed");
-    }
-    Ok(())
+    report::conclude(&rows, &machine, options.json.as_deref(), options.quick)
 }
 
 /// Runs this program again with mounts and a network of its own; never returns on success.
