@@ -385,6 +385,42 @@ fn what_steers_an_overlay_never_reaches_the_tree() {
 }
 
 #[test]
+fn what_a_layer_hides_the_tree_under_stays_in_it() {
+    if !inside("what_a_layer_hides_the_tree_under_stays_in_it") {
+        return;
+    }
+    let world = world();
+    fs::create_dir(world.at("base/again")).unwrap();
+    fs::write(world.at("base/other"), "a file").unwrap();
+    let view = world.mount(&["upper"], true);
+    fs::remove_dir(view.0.join("again")).unwrap();
+    fs::remove_file(view.0.join("other")).unwrap();
+    for name in ["again", "other"] {
+        fs::create_dir_all(view.0.join(name).join("inner")).unwrap();
+        fs::write(view.0.join(name).join("inner/file"), name).unwrap();
+        fs::write(view.0.join(name).join("left"), name).unwrap();
+    }
+    drop(view);
+    let open = Open::new(&world);
+    let inner = |change: &Change| {
+        change
+            .path
+            .split(|byte| *byte == b'/')
+            .any(|name| name == b"inner")
+    };
+    open.apply(&inner, None, OnConflict::Refuse).unwrap();
+    let view = world.mount(&["upper"], false);
+    for name in ["again", "other"] {
+        for root in [&view.0, &world.at("base")] {
+            let text = fs::read_to_string(root.join(name).join("inner/file"));
+            assert_eq!(text.unwrap(), name, "{}", root.display());
+        }
+        assert!(!world.at("base").join(name).join("left").exists());
+        assert!(view.0.join(name).join("left").exists());
+    }
+}
+
+#[test]
 fn a_device_in_a_layer_is_refused() {
     let world = world();
     let upper = open(&world.at("upper"));

@@ -163,7 +163,8 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// Directories of which everything below is selected and can be moved.
+    /// Directories of which everything below is selected and can be moved: the
+    /// outermost ones.
     fn whole_directories(&self) -> BTreeSet<&'a [u8]> {
         let mut broken: BTreeSet<&[u8]> = BTreeSet::new();
         for (index, change) in self.changes.iter().enumerate() {
@@ -176,7 +177,8 @@ impl<'a> Plan<'a> {
         let moves = |index: &usize| {
             let change = &self.changes[*index];
             let leaves = change.makes_directory() || change.kind == ChangeKind::Recreated;
-            self.selected[*index] && leaves && !broken.contains(&change.path[..])
+            let is_whole = leaves && !broken.contains(&change.path[..]);
+            self.selected[*index] && is_whole && self.leaves_what_is_below(&change.path)
         };
         (0..self.changes.len())
             .filter(moves)
