@@ -54,6 +54,16 @@ const BOUNDARIES: &[Boundary] = &[
         outside: Outside::Only(&["base64", "postcard", "serde", "sha1", "thiserror"]),
     },
     Boundary {
+        name: "stockade-agent",
+        workspace: &[],
+        outside: Outside::Only(&["postcard", "rustix", "serde"]),
+    },
+    Boundary {
+        name: "stockade-agent-image",
+        workspace: &[],
+        outside: Outside::Only(&[]),
+    },
+    Boundary {
         name: "stockade-walls",
         workspace: &["stockade-launch", "stockade-policy", "stockade-sys"],
         outside: Outside::Not(RUNTIMES),

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// Check the rules of the checkout that the compiler does not know.
 ///
-/// Which crate may depend on which, licences of all dependencies, `unsafe` in one crate only, the
+/// Which crate may depend on which, licences of all dependencies, `unsafe` in its two places only, the
 /// first line of each file, the length of functions, words that mark unfinished work, whether the
 /// tests that SPECIFICATION.md names exist, and whether generated files are current. Prints one
 /// `file:line: problem` a finding and fails if there is any.
