@@ -42,8 +42,10 @@ impl Agent {
         std::fs::write(&path, stockade_agent_image::IMAGE).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
         let (channel, theirs) = UnixStream::pair().unwrap();
+        // A copy, written by a process that is over by then: children of other
+        // threads may still hold the descriptor that wrote this file (ETXTBSY).
         let child = Command::new("/bin/sh")
-            .args(["-c", r#"exec 3<&0 </dev/null; exec "$0""#])
+            .args(["-c", r#"exec 3<&0 </dev/null; cp -p "$0" "$0.run" && exec "$0.run""#])
             .arg(&path)
             .env("GREETING", "hello")
             .env("SECOND", "two")
