@@ -45,7 +45,10 @@ impl Agent {
         // A copy, written by a process that is over by then: children of other
         // threads may still hold the descriptor that wrote this file (ETXTBSY).
         let child = Command::new("/bin/sh")
-            .args(["-c", r#"exec 3<&0 </dev/null; cp -p "$0" "$0.run" && exec "$0.run""#])
+            .args([
+                "-c",
+                r#"exec 3<&0 </dev/null; cp -p "$0" "$0.run" && exec "$0.run""#,
+            ])
             .arg(&path)
             .env("GREETING", "hello")
             .env("SECOND", "two")

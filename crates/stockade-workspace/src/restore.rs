@@ -116,6 +116,7 @@ pub fn restore(
         base: layers.base(),
         preimages: preimages.as_fd(),
         stamp: None,
+        own: &[],
         ownership: Ownership::Keep,
         on_conflict: OnConflict::Refuse,
         progress,

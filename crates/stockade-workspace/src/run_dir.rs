@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use stockade_policy::path::{AbsolutePath, printable};
 
-use crate::apply::Stamp;
+use crate::apply::{Own, Stamp};
 use crate::measure::{Usage, measure};
 use crate::store::directory::{self, Lock};
 use crate::store::{Store, StoreError, read_record, system, write_record};
@@ -77,6 +77,9 @@ pub struct RunMeta {
     /// The layer that takes old versions while it is applied.
     #[serde(default)]
     pub preimages: Option<String>,
+    /// What applying a part of it changed in the tree besides.
+    #[serde(default)]
+    pub own: Vec<Own>,
 }
 
 /// What a new run begins with.
@@ -131,6 +134,7 @@ pub(crate) fn create(store: &Store, new: NewRun) -> Result<Run, StoreError> {
         usage: None,
         freezing: None,
         preimages: None,
+        own: Vec::new(),
     };
     let run = Run {
         runs,
@@ -263,9 +267,15 @@ impl Run {
         Ok(usage)
     }
 
-    pub(crate) fn measure_again(&mut self) -> Result<(), StoreError> {
+    /// Records what is left of the own layer after a part was applied.
+    pub(crate) fn measure_again(&mut self, own: &[Own]) -> Result<(), StoreError> {
         let usage = self.measure()?;
-        self.update(|meta| meta.usage = Some(usage))
+        self.update(|meta| {
+            meta.usage = Some(usage);
+            let again = |old: &Own| own.iter().any(|new| new.is_of_same(old));
+            meta.own.retain(|old| !again(old));
+            meta.own.extend_from_slice(own);
+        })
     }
 
     fn measure(&self) -> Result<Usage, StoreError> {
@@ -323,6 +333,7 @@ impl Run {
         let stamp = Stamp::take(self.directory.as_fd(), STAMP).map_err(&failed)?;
         self.update(|meta| {
             meta.stamp = stamp;
+            meta.own.clear();
             meta.usage = None;
             meta.ended = None;
         })?;

@@ -117,6 +117,7 @@ pub fn apply_run(
         Journal::open(run.directory(), JOURNAL).map_err(system("read the journal"))?;
     let interrupted = journal.is_pending();
     let preimages = preimages(store, &mut run, interrupted)?;
+    let own = run.meta().own.clone();
     let layers = Layers::of_run(store, &run)?;
     let list = layers.layers();
     let request = Request {
@@ -124,6 +125,7 @@ pub fn apply_run(
         base: layers.base(),
         preimages: preimages.as_fd(),
         stamp: Some(run.meta().stamp),
+        own: &own,
         ownership: match list.len() {
             1 => Ownership::Consume,
             _ => Ownership::Keep,
@@ -139,12 +141,13 @@ pub fn apply_run(
         }
     };
     let left = layers.changes()?.len();
-    drop(layers);
     keep_preimages(store, &mut run)?;
+    let own = outcome.own(layers.base())?;
+    drop(layers);
     if left == 0 {
         run.remove()?;
     } else {
-        run.measure_again()?;
+        run.measure_again(&own)?;
     }
     crate::gc::collect_locked(store)?;
     Ok(Applied { outcome, left })

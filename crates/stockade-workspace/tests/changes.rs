@@ -60,6 +60,7 @@ impl Open {
             base: self.base.as_fd(),
             preimages: self.preimages.as_fd(),
             stamp,
+            own: &[],
             ownership: Ownership::Consume,
             on_conflict,
             progress: &|_, _| {},

@@ -132,6 +132,7 @@ fn finish_with(place: &Path, progress: &dyn Fn(usize, usize), ownership: Ownersh
         base: base.as_fd(),
         preimages: preimages.as_fd(),
         stamp: None,
+        own: &[],
         ownership,
         on_conflict: OnConflict::Refuse,
         progress,

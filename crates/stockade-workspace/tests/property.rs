@@ -177,6 +177,7 @@ fn request<'a>(
         base,
         preimages,
         stamp: Some(stamp),
+        own: &[],
         ownership,
         on_conflict: OnConflict::Refuse,
         progress: &|_, _| {},
@@ -248,7 +249,7 @@ fn in_parts(
         sum.wrapping_mul(dice) % 5 < 2
     };
     let changes = diff(request.layers, request.base).unwrap();
-    apply::apply(&changes, &some, request, journal).unwrap();
+    let first = apply::apply(&changes, &some, request, journal).unwrap();
     let view = world.mount(&["upper"], false);
     let left = observe(&view.0);
     drop(view);
@@ -260,9 +261,10 @@ fn in_parts(
     let changes = diff(request.layers, request.base).unwrap();
     fs::create_dir(world.at("preimages too")).unwrap();
     let second = open(&world.at("preimages too"));
-    // What the first part brought is newer than the run.
+    // What the first part changed is newer than the run, and no conflict.
+    let own = first.own(request.base).unwrap();
     let request = Request {
-        stamp: None,
+        own: &own,
         preimages: second.as_fd(),
         ..*request
     };

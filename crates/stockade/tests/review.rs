@@ -303,6 +303,37 @@ fn what_the_host_changed_meanwhile_is_not_overwritten() {
     assert!(world.project.join("new").exists());
 }
 
+/// Applying one name changes its other names, and the directory of what was
+/// renamed; what a person changed is a conflict all the same.
+#[test]
+fn a_part_that_was_applied_is_no_conflict_for_the_rest() {
+    let world = prepared();
+    world
+        .outside_sh("ln file one; ln file two; ln file three; mkdir apart; echo x > apart/y")
+        .ok();
+    let script =
+        "rm one two three; ln file again; mv mode renamed; echo more >> renamed; echo z >> apart/y";
+    let inside = world.run(&["--workspace", "review"], &["sh", "-c", script]);
+    inside.ok();
+    for part in ["one", "again"] {
+        stockade(&world, &["apply", part]).expect_code(1);
+    }
+    world.write("project/apart/y", "by hand\n");
+    let refused = stockade(&world, &["apply"]).expect_code(125);
+    assert!(
+        refused.stderr.contains("1 of the paths"),
+        "{}",
+        refused.stderr
+    );
+    assert!(refused.stderr.contains("apart/y"), "{}", refused.stderr);
+    stockade(&world, &["apply", "--skip-conflicts"]).expect_code(1);
+    let names = world.outside_sh("ls; cat renamed again apart/y").ok();
+    assert_eq!(
+        names,
+        "again\napart\ndirectory\nfile\nmoved\nrenamed\nmode\nmore\none\nby hand"
+    );
+}
+
 /// Names and content that a command chose do not steer the terminal.
 #[test]
 fn what_is_shown_is_escaped() {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::access;
 use crate::change::{Change, ChangeKind, Origin};
 use crate::text;
-use crate::tree::{self, FileKind, Found, Time};
+use crate::tree::{self, Entry, FileKind, Found, Identity, Time};
 
 /// What the clock of a file system may be behind by: one tick, generously.
 const TICK_NS: u32 = 20_000_000;
@@ -62,6 +62,37 @@ impl Stamp {
     }
 }
 
+/// A file that an earlier part of the same apply changed, as it left it: at
+/// this time of change it is still as the run found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Own {
+    pub(crate) identity: Identity,
+    pub(crate) changed: Time,
+}
+
+impl Own {
+    /// Whether both are about one file.
+    pub(crate) fn is_of_same(&self, other: &Self) -> bool {
+        self.identity == other.identity
+    }
+}
+
+/// What tells changes of others from what the run found and what applying did.
+#[derive(Clone, Copy)]
+pub(super) struct Since<'a> {
+    pub stamp: Option<&'a Stamp>,
+    pub own: &'a [Own],
+}
+
+impl Since<'_> {
+    fn is_later(&self, found: &Found) -> bool {
+        let own = |own: &Own| (own.identity, own.changed) == (found.identity, found.changed);
+        self.stamp.is_some_and(|stamp| {
+            found.changed >= stamp.on(found.identity.device) && !self.own.iter().any(own)
+        })
+    }
+}
+
 /// One path that is not as the run found it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conflict {
@@ -100,18 +131,18 @@ impl ConflictReason {
 pub(super) fn of(
     change: &Change,
     base: BorrowedFd<'_>,
-    stamp: Option<&Stamp>,
+    since: Since<'_>,
 ) -> io::Result<Option<ConflictReason>> {
     let there = match &change.kind {
         ChangeKind::Renamed { from } => {
-            if let Some(reason) = at(base, from, change.was.as_ref(), stamp)? {
+            if let Some(reason) = at(base, from, change.was.as_ref(), since)? {
                 return Ok(Some(reason));
             }
             None
         }
         _ => change.was.as_ref(),
     };
-    if let Some(reason) = at(base, &change.path, there, stamp)? {
+    if let Some(reason) = at(base, &change.path, there, since)? {
         return Ok(Some(reason));
     }
     let copied_up = change.is.as_ref().is_some_and(|is| is.copied_up);
@@ -128,7 +159,7 @@ pub(super) fn of(
         return Ok(None);
     };
     let parent = Found::of_directory(parent.handle.as_fd())?;
-    Ok(is_later(&parent, stamp).then_some(ConflictReason::Removed))
+    Ok(since.is_later(&parent).then_some(ConflictReason::Removed))
 }
 
 /// Compares what stands at a path with what was seen there.
@@ -136,7 +167,7 @@ fn at(
     base: BorrowedFd<'_>,
     path: &[u8],
     expected: Option<&Origin>,
-    stamp: Option<&Stamp>,
+    since: Since<'_>,
 ) -> io::Result<Option<ConflictReason>> {
     let (parent, name) = tree::split(path);
     let found = match access::visit(base, parent) {
@@ -158,7 +189,7 @@ fn at(
                 // Its own time moves with every name in it; the names are
                 // changes of their own.
                 None
-            } else if found.changed != expected.changed || is_later(&found, stamp) {
+            } else if found.changed != expected.changed || since.is_later(&found) {
                 Some(ConflictReason::Changed)
             } else {
                 None
@@ -167,6 +198,95 @@ fn at(
     })
 }
 
-fn is_later(found: &Found, stamp: Option<&Stamp>) -> bool {
-    stamp.is_some_and(|stamp| found.changed >= stamp.on(found.identity.device))
+/// A file of the tree that what is left of the changes is judged by, and that
+/// applying a part of them touches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Watched {
+    path: Vec<u8>,
+    /// How it is, and will be.
+    entry: Entry,
+    /// Which file it is; `None` for one that is put there.
+    before: Option<(Identity, Time)>,
+}
+
+/// What to look at again when those that are `picked` are applied. Files that
+/// others changed already are left out: they stay conflicts.
+///
+/// Files change by what happens to others: one with several names, here or in
+/// the layer, when one of these comes or goes, and the directory of one that
+/// was renamed inside.
+pub(super) fn watch(
+    all: &[Change],
+    picked: &[bool],
+    base: BorrowedFd<'_>,
+    since: Since<'_>,
+) -> io::Result<Vec<Watched>> {
+    let mut watched = Vec::new();
+    for (change, picked) in all.iter().zip(picked) {
+        let several = change.is.as_ref().is_some_and(|is| is.links > 1);
+        if *picked {
+            let put = change.after.as_ref().filter(|_| several);
+            watched.extend(put.map(|entry| Watched {
+                path: change.path.clone(),
+                entry: entry.clone(),
+                before: None,
+            }));
+            continue;
+        }
+        let had = change.was.as_ref();
+        let linked = had.is_some_and(|was| several || was.links > 1);
+        let came_up =
+            change.kind == ChangeKind::Created && change.is.as_ref().is_some_and(|is| is.copied_up);
+        if !(linked || came_up) || of(change, base, since)?.is_some() {
+            continue;
+        }
+        let path = match (&change.kind, linked) {
+            (ChangeKind::Renamed { from }, _) => &from[..],
+            (_, true) => &change.path[..],
+            (_, false) => tree::split(&change.path).0,
+        };
+        watched.extend(found(base, path)?.map(|found| Watched {
+            path: path.to_vec(),
+            entry: found.entry,
+            before: Some((found.identity, found.changed)),
+        }));
+    }
+    Ok(watched)
+}
+
+/// Those that applying changed, as they are now. A change of somebody else at
+/// the same time shows by more than the time of change.
+pub(super) fn own(watched: &[Watched], base: BorrowedFd<'_>) -> io::Result<Vec<Own>> {
+    let mut own = Vec::new();
+    for Watched {
+        path,
+        entry,
+        before,
+    } in watched
+    {
+        let Some(now) = found(base, path)? else {
+            continue;
+        };
+        let same = now.entry == *entry || now.entry.kind == FileKind::Directory;
+        let touched = before
+            .is_none_or(|(identity, changed)| identity == now.identity && changed != now.changed);
+        if same && touched {
+            own.push(Own {
+                identity: now.identity,
+                changed: now.changed,
+            });
+        }
+    }
+    own.sort();
+    own.dedup();
+    Ok(own)
+}
+
+fn found(base: BorrowedFd<'_>, path: &[u8]) -> io::Result<Option<Found>> {
+    let (parent, name) = tree::split(path);
+    match access::visit(base, parent) {
+        Ok(parent) if path.is_empty() => Found::of_directory(parent.handle.as_fd()).map(Some),
+        Ok(parent) => Found::at(parent.handle.as_fd(), name),
+        Err(_) => Ok(None),
+    }
 }

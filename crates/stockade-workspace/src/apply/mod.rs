@@ -20,7 +20,8 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::{AtFlags, StatxFlags};
 
-pub use self::conflict::{Conflict, ConflictReason, Stamp};
+use self::conflict::Since;
+pub use self::conflict::{Conflict, ConflictReason, Own, Stamp};
 pub use self::copy::{remove, resemble};
 use self::perform::Worker;
 pub(crate) use self::plan::Step;
@@ -41,10 +42,21 @@ pub struct Request<'a> {
     /// When the run started; without it only what was made, removed or
     /// replaced since the changes were listed is a conflict.
     pub stamp: Option<Stamp>,
+    /// What earlier parts left changed: their [`Outcome::own`].
+    pub own: &'a [Own],
     pub ownership: Ownership,
     pub on_conflict: OnConflict,
     /// Is told, often, how many steps of how many are done.
     pub progress: &'a dyn Fn(usize, usize),
+}
+
+impl Request<'_> {
+    fn since(&self) -> Since<'_> {
+        Since {
+            stamp: self.stamp.as_ref(),
+            own: self.own,
+        }
+    }
 }
 
 /// What becomes of the layers.
@@ -74,6 +86,18 @@ pub struct Outcome {
     pub applied: Vec<Vec<u8>>,
     /// What was left as it was, because the tree changed.
     pub conflicts: Vec<Conflict>,
+    /// Nothing after [`resume`]: the next part may then report a conflict that
+    /// is none.
+    watched: Vec<conflict::Watched>,
+}
+
+impl Outcome {
+    /// What the next part of the same changes must be told. Asked for when the
+    /// preimages are where they stay: removing one changes the other names of
+    /// the same file.
+    pub fn own(&self, base: BorrowedFd<'_>) -> Result<Vec<Own>, ApplyError> {
+        conflict::own(&self.watched, base).map_err(cannot_look)
+    }
 }
 
 /// Why nothing, or not everything, was applied.
@@ -138,8 +162,13 @@ pub fn apply(
             .into_iter()
             .map(|(_, conflict)| conflict)
             .collect(),
+        watched: Vec::new(),
     };
     if !steps.is_empty() {
+        if !picked.iter().all(|picked| *picked) {
+            let watched = conflict::watch(all, &picked, request.base, request.since());
+            outcome.watched = watched.map_err(cannot_look)?;
+        }
         journal.begin(steps).map_err(ApplyError::Journal)?;
         outcome
             .conflicts
@@ -170,7 +199,19 @@ pub fn resume(request: &Request<'_>, journal: &mut Journal) -> Result<Outcome, A
         false => Vec::new(),
     };
     applied.retain(|path| !conflicts.iter().any(|conflict| conflict.path == *path));
-    Ok(Outcome { applied, conflicts })
+    Ok(Outcome {
+        applied,
+        conflicts,
+        watched: Vec::new(),
+    })
+}
+
+fn cannot_look(source: io::Error) -> ApplyError {
+    ApplyError::Step {
+        operation: "look at",
+        path: Vec::new(),
+        source,
+    }
 }
 
 fn brought(step: &Step) -> Option<Vec<u8>> {
@@ -190,7 +231,7 @@ fn conflicts(
 ) -> Result<Vec<(usize, Conflict)>, ApplyError> {
     let mut conflicts = Vec::new();
     for (index, change) in all.iter().enumerate().filter(|(index, _)| picked[*index]) {
-        let reason = conflict::of(change, request.base, request.stamp.as_ref());
+        let reason = conflict::of(change, request.base, request.since());
         let reason = reason.map_err(|source| ApplyError::Step {
             operation: "look at",
             path: change.path.clone(),
