@@ -319,22 +319,36 @@ impl OwnLayer {
         &self.place
     }
 
+    /// Waits until the layer is on record, also after a crash of the machine.
+    pub(crate) fn make_durable(&self) -> Result<(), StoreError> {
+        match &self.run {
+            Some(run) if self.is_new && self.fate == Fate::Review => run.make_durable(),
+            _ => Ok(()),
+        }
+    }
+
+    fn settle(&self, mut run: Run, exit_code: i32) -> Result<LayerOutcome, StoreError> {
+        let usage = run.measure()?;
+        if self.is_new && usage.is_nothing() {
+            run.remove()?;
+            return Ok(LayerOutcome::Unchanged);
+        }
+        run.end(exit_code, usage)?;
+        Ok(LayerOutcome::Waiting {
+            run: run.meta().id.clone(),
+            usage,
+        })
+    }
+
     /// Settles the layer after everything of the sandbox is gone.
     pub(crate) fn finish(mut self, exit_code: i32) -> LayerOutcome {
-        let Some(mut run) = self.run.take() else {
+        let Some(run) = self.run.take() else {
             return LayerOutcome::Unchanged;
         };
         let id = run.meta().id.clone();
-        let settled = match (self.fate, run.end(exit_code)) {
-            (Fate::Discard, _) => run.remove().map(|()| LayerOutcome::Discarded),
-            (Fate::Review, Err(error)) => Err(error),
-            (Fate::Review, Ok(usage)) if self.is_new && usage.is_nothing() => {
-                run.remove().map(|()| LayerOutcome::Unchanged)
-            }
-            (Fate::Review, Ok(usage)) => Ok(LayerOutcome::Waiting {
-                run: id.clone(),
-                usage,
-            }),
+        let settled = match self.fate {
+            Fate::Discard => run.remove().map(|()| LayerOutcome::Discarded),
+            Fate::Review => self.settle(run, exit_code),
         };
         settled.unwrap_or_else(|error| LayerOutcome::Failed {
             run: id,

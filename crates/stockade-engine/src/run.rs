@@ -417,6 +417,9 @@ fn gate(
     // started.
     let event = Event::run_planned(plan, &planned.digest.to_string());
     log.append(Some(run), &[event], SystemTime::now())?;
+    if let Some(layer) = layer {
+        layer.make_durable()?;
+    }
     if let Some(opening) = &mut opening {
         opening.await_ready()?;
     }

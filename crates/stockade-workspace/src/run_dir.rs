@@ -16,7 +16,7 @@ use stockade_policy::path::{AbsolutePath, printable};
 use crate::apply::{Own, Stamp};
 use crate::measure::{Usage, measure};
 use crate::store::directory::{self, Lock};
-use crate::store::{Store, StoreError, read_record, system, write_record};
+use crate::store::{Store, StoreError, read_record, record_text, system, write_record};
 
 /// Version of the records.
 pub const VERSION: u32 = 1;
@@ -105,7 +105,8 @@ pub struct Run {
 }
 
 /// Makes the directories of a run. The record comes last: without it there is
-/// no run, and what is there is cleared away some time.
+/// no run, and what is there is cleared away some time. [`Run::make_durable`]
+/// comes before anything is written to it that must not be lost.
 pub(crate) fn create(store: &Store, new: NewRun) -> Result<Run, StoreError> {
     crate::store::check_name(&new.id)?;
     let failed = system("make the layer of the run");
@@ -143,7 +144,8 @@ pub(crate) fn create(store: &Store, new: NewRun) -> Result<Run, StoreError> {
         lock,
     };
     run.make_layer(store).map_err(&failed)?;
-    run.write()?;
+    let text = record_text(&run.meta)?;
+    directory::write_soon(run.directory.as_fd(), META, &text).map_err(&failed)?;
     Ok(run)
 }
 
@@ -254,17 +256,21 @@ impl Run {
         })
     }
 
+    /// Waits until the record of a new run is on the disk.
+    pub fn make_durable(&self) -> Result<(), StoreError> {
+        directory::make_durable(self.directory.as_fd(), META)
+            .map_err(system("write the record of the run"))
+    }
+
     /// Records how the command ended and what the layer takes up now.
-    pub fn end(&mut self, exit_code: i32) -> Result<Usage, StoreError> {
-        let usage = self.measure()?;
+    pub fn end(&mut self, exit_code: i32, usage: Usage) -> Result<(), StoreError> {
         self.update(|meta| {
             meta.ended = Some(Ended {
                 at_ms: now_ms(),
                 exit_code,
             });
             meta.usage = Some(usage);
-        })?;
-        Ok(usage)
+        })
     }
 
     /// Records what is left of the own layer after a part was applied.
@@ -278,7 +284,8 @@ impl Run {
         })
     }
 
-    fn measure(&self) -> Result<Usage, StoreError> {
+    /// What the own layer takes up.
+    pub fn measure(&self) -> Result<Usage, StoreError> {
         let upper = self.upper()?;
         measure(upper.as_fd()).map_err(system("measure the layer of the run"))
     }

@@ -278,7 +278,7 @@ impl Store {
             }
         }
         let id = directory::random_name().map_err(system("make the fork"))?;
-        self.new_run(NewRun {
+        let fork = self.new_run(NewRun {
             id: format!("fork-{id}"),
             name: name.map(str::to_owned),
             fate: Fate::Review,
@@ -286,7 +286,9 @@ impl Store {
             snapshot: Some(snapshot.name),
             stamp: Some(snapshot.stamp),
             command: Vec::new(),
-        })
+        })?;
+        fork.make_durable()?;
+        Ok(fork)
     }
 
     /// Makes a run show a snapshot again, and nothing else.

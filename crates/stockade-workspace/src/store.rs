@@ -252,9 +252,14 @@ pub(crate) fn write_record<T: Serialize>(
     name: &str,
     record: &T,
 ) -> Result<(), StoreError> {
-    let failed = system("write a record of the store");
-    let text = serde_json::to_vec_pretty(record).map_err(|error| failed(error.into()))?;
-    directory::write_whole(parent, name, &text).map_err(&failed)
+    let text = record_text(record)?;
+    directory::write_whole(parent, name, &text).map_err(system("write a record of the store"))
+}
+
+/// The content of a record.
+pub(crate) fn record_text<T: Serialize>(record: &T) -> Result<Vec<u8>, StoreError> {
+    serde_json::to_vec_pretty(record)
+        .map_err(|error| system("write a record of the store")(error.into()))
 }
 
 /// Reads a record; `None` when it is missing.

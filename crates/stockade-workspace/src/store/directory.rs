@@ -68,20 +68,42 @@ pub(crate) fn path_of(descriptor: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 }
 
 /// Replaces a file as a whole: whoever reads it sees the old or the new
-/// content, also after a crash.
+/// content, also after a crash of the machine.
 pub(crate) fn write_whole(parent: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
+    replace(parent, name, content, |file| file.sync_all())?;
+    Ok(fsync(parent)?)
+}
+
+/// As [`write_whole`], but the machine may forget the file until
+/// [`make_durable`].
+pub(crate) fn write_soon(parent: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
+    replace(parent, name, content, |_| Ok(()))
+}
+
+/// Waits until a file and its name are on the disk.
+pub(crate) fn make_durable(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let file = open_record(parent, name)?.ok_or(io::Error::from(Errno::NOENT))?;
+    file.sync_all()?;
+    Ok(fsync(parent)?)
+}
+
+fn replace(
+    parent: BorrowedFd<'_>,
+    name: &str,
+    content: &[u8],
+    settle: impl Fn(&std::fs::File) -> io::Result<()>,
+) -> io::Result<()> {
     let temporary = format!(".{name}.{}", random_name()?);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let file = openat(parent, temporary.as_str(), flags, Mode::RUSR | Mode::WUSR)?;
     let mut file = std::fs::File::from(file);
-    let written = file.write_all(content).and_then(|()| file.sync_all());
+    let written = file.write_all(content).and_then(|()| settle(&file));
     let renamed = written.and_then(|()| Ok(renameat(parent, &*temporary, parent, name)?));
     if renamed.is_err() {
         // The first error is the one to tell.
         let _left = unlinkat(parent, temporary.as_str(), AtFlags::empty()).is_err();
     }
-    renamed?;
-    Ok(fsync(parent)?)
+    renamed
 }
 
 /// Opens a file of the caller's own for reading, whatever may stand in its
