@@ -5,6 +5,8 @@
 //! only the keys that [`stockade_policy::git`] lists. What it does not
 //! understand it leaves out, so the worst case is a commit without a name.
 
+pub mod leads;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;

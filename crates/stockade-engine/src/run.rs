@@ -417,9 +417,7 @@ fn gate(
     // started.
     let event = Event::run_planned(plan, &planned.digest.to_string());
     log.append(Some(run), &[event], SystemTime::now())?;
-    if let Some(layer) = layer {
-        layer.make_durable()?;
-    }
+    layer.map_or(Ok(()), OwnLayer::make_durable)?;
     if let Some(opening) = &mut opening {
         opening.await_ready()?;
     }
@@ -444,14 +442,12 @@ fn gate(
         opening.map(|opening| opening.open(request, planned, run, log, process, on_terminal));
     let way_out = opened.transpose()?;
     let names = names(&mut gate, planned, run);
-    let out_of_memory = gate.out_of_memory().map_err(|error| Refusal::Wall {
+    let late = |error| Refusal::Wall {
         error,
         diagnosis: None,
-    })?;
-    let sandbox = gate.go().map_err(|error| Refusal::Wall {
-        error,
-        diagnosis: None,
-    })?;
+    };
+    let out_of_memory = gate.out_of_memory().map_err(late)?;
+    let sandbox = gate.go().map_err(late)?;
     log.append(Some(run), &[Event::Started { process }], SystemTime::now())?;
     let supervision = Supervision {
         sandbox,

@@ -7,11 +7,13 @@
 //! runs something.
 
 mod keys;
+mod leads;
 mod read;
 
 use crate::path::printable;
 use read::Setting;
 
+pub use leads::{Lead, LeadKind, leads, words};
 pub use read::Malformed;
 
 /// Longest text that is read, in bytes; git's own files have some hundred.

@@ -172,6 +172,20 @@ impl Guard {
         }
     }
 
+    /// Adds files that the built-in rules concern in this project: where the
+    /// built-in list counts they count with it, else not at all.
+    pub fn with_found(mut self, rules: Vec<Rule>) -> Self {
+        for &rank in &self.built_in {
+            self.said.extend(rules.iter().map(|rule| Entry {
+                rule: rule.clone(),
+                removes: false,
+                rank,
+            }));
+        }
+        self.table = Arc::new(OnceLock::new());
+        self
+    }
+
     /// The built-in list alone.
     pub fn built_in() -> Self {
         Self::new(Vec::new(), vec![Rank::BuiltIn])
@@ -343,6 +357,22 @@ fn compile(entry: &Entry) -> Compiled {
         },
         hooks: built_in && entry.rule.kind == Kind::Git && names_hooks(&entry.rule.pattern),
     }
+}
+
+/// A pattern that matches exactly this path, relative to the workspace. Bytes
+/// that are no text match any byte.
+pub fn exact_pattern(path: &[u8]) -> String {
+    let mut pattern = String::from("/");
+    for chunk in path.utf8_chunks() {
+        for one in chunk.valid().chars() {
+            match one {
+                '*' | '?' | '[' => pattern.extend(['[', one, ']']),
+                _ => pattern.push(one),
+            }
+        }
+        pattern.extend(chunk.invalid().iter().map(|_| '?'));
+    }
+    pattern
 }
 
 /// The text of the built-in list.

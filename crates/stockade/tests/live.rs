@@ -196,6 +196,61 @@ fn b01_renaming_what_is_above_sheds_nothing() {
     world.outside_sh("git status").ok();
 }
 
+/// What git runs in a project because of a setting that was there before.
+#[test]
+fn b01_what_the_configuration_leads_to_is_held() {
+    let world = World::new();
+    world
+        .outside_sh(
+            "git init -q . && git config core.hooksPath scripts && mkdir scripts tools && \
+             git config include.path ../git.settings && touch git.settings && \
+             git config filter.x.clean './tools/clean.sh %f' && touch tools/clean.sh",
+        )
+        .ok();
+    let script = "echo x > scripts/pre-commit; echo x > scripts/lib.sh; echo x > tools/clean.sh; \
+                  printf '[alias]\\nst = !x\\n' > git.settings; echo x > tools/other; \
+                  mkdir new; echo x > new/post-merge; mv scripts old; mv new scripts";
+    let (finished, summary) = report(&world, script);
+    let names = guarded(&summary);
+    for name in [
+        "scripts/pre-commit",
+        "scripts/lib.sh",
+        "scripts/post-merge",
+        "git.settings",
+        "tools/clean.sh",
+    ] {
+        let path = world.project.join(name);
+        let what = names.get(path.to_str().unwrap()).map(String::as_str);
+        assert_eq!(what, Some("held"), "{name}: {names:?} {}", both(&finished));
+    }
+    let left = world.outside_sh("find . -path ./.git -prune -o -type f -size +0 -print");
+    assert_eq!(left.ok(), "./tools/other");
+    let ask = |world: &World| {
+        let mut test = world.stockade();
+        Finished::of(test.args(["test", "write", "scripts/x"]).output().unwrap())
+    };
+    let answer = ask(&world);
+    assert!(
+        answer.stdout.contains("core.hookspath"),
+        "{}",
+        both(&answer)
+    );
+    // Like every rule of ours it can be taken out by the user.
+    let user = world.home.join(".config/stockade/stockade.toml");
+    fs::create_dir_all(user.parent().unwrap()).unwrap();
+    fs::write(
+        user,
+        "version = 1\n[filesystem]\nguard = [\"!scripts/**\"]\n",
+    )
+    .unwrap();
+    let answer = ask(&world);
+    assert!(!answer.stdout.contains("held"), "{}", both(&answer));
+    world
+        .sh("mkdir -p scripts; echo x > scripts/pre-commit")
+        .ok();
+    assert!(world.project.join("scripts/pre-commit").exists());
+}
+
 #[test]
 fn b05_keys_that_run_something_are_held_and_harmless_ones_pass() {
     let world = World::new();
