@@ -2,6 +2,7 @@
 
 mod calls;
 mod entry;
+mod guarded;
 mod limits;
 mod network;
 mod objects;
@@ -51,6 +52,7 @@ pub fn all() -> &'static [Attack] {
         let families = [
             reading::ATTACKS,
             writing::ATTACKS,
+            guarded::ATTACKS,
             view::ATTACKS,
             calls::ATTACKS,
             privilege::ATTACKS,
