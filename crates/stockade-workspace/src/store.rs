@@ -15,7 +15,7 @@
 //! The directory lies in the caller's state directory (mode 0700), where no
 //! sandbox can write.
 
-pub mod directory;
+pub use stockade_sys::directory;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -74,6 +74,11 @@ const BOUNDARIES: &[Boundary] = &[
         outside: Outside::Not(&["clap", "reqwest", "toml"]),
     },
     Boundary {
+        name: "stockade-image",
+        workspace: &["stockade-sys"],
+        outside: Outside::Not(RUNTIMES),
+    },
+    Boundary {
         name: "stockade-workspace",
         workspace: &["stockade-policy", "stockade-sys"],
         outside: Outside::Not(RUNTIMES),

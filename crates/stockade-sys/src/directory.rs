@@ -22,7 +22,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC);
 
 /// Opens a directory of the caller's own, mode 0700.
-pub(crate) fn open_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+pub fn open_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     let directory = openat(parent, name, DIRECTORY, Mode::empty())?;
     let status = fstat(&directory)?;
     let caller = rustix::process::geteuid().as_raw();
@@ -36,7 +36,7 @@ pub(crate) fn open_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<Own
 }
 
 /// Opens a directory of the caller's own, and makes it when it is missing.
-pub(crate) fn make_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+pub fn make_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     match mkdirat(parent, name, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => open_private(parent, name),
         Err(error) => Err(error.into()),
@@ -44,10 +44,7 @@ pub(crate) fn make_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<Own
 }
 
 /// `None` when it is missing.
-pub(crate) fn open_private_if_there(
-    parent: BorrowedFd<'_>,
-    name: &str,
-) -> io::Result<Option<OwnedFd>> {
+pub fn open_private_if_there(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<OwnedFd>> {
     match open_private(parent, name) {
         Ok(directory) => Ok(Some(directory)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -56,12 +53,12 @@ pub(crate) fn open_private_if_there(
 }
 
 /// Any directory, links not followed.
-pub(crate) fn open_directory(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
+pub fn open_directory(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
     Ok(openat(parent, name, DIRECTORY, Mode::empty())?)
 }
 
 /// Where a descriptor leads, as a path with its links resolved.
-pub(crate) fn path_of(descriptor: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+pub fn path_of(descriptor: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     use std::os::fd::AsRawFd;
     let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     Ok(rustix::fs::readlink(link, Vec::new())?.into_bytes())
@@ -69,19 +66,19 @@ pub(crate) fn path_of(descriptor: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 
 /// Replaces a file as a whole: whoever reads it sees the old or the new
 /// content, also after a crash of the machine.
-pub(crate) fn write_whole(parent: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
+pub fn write_whole(parent: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
     replace(parent, name, content, |file| file.sync_all())?;
     Ok(fsync(parent)?)
 }
 
 /// As [`write_whole`], but the machine may forget the file until
 /// [`make_durable`].
-pub(crate) fn write_soon(parent: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
+pub fn write_soon(parent: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
     replace(parent, name, content, |_| Ok(()))
 }
 
 /// Waits until a file and its name are on the disk.
-pub(crate) fn make_durable(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+pub fn make_durable(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     let file = open_record(parent, name)?.ok_or(io::Error::from(Errno::NOENT))?;
     file.sync_all()?;
     Ok(fsync(parent)?)
@@ -108,7 +105,7 @@ fn replace(
 
 /// Opens a file of the caller's own for reading, whatever may stand in its
 /// place; `None` when it is missing.
-pub(crate) fn open_record(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<std::fs::File>> {
+pub fn open_record(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<std::fs::File>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match openat(parent, name, flags, Mode::empty()) {
         Ok(file) => Ok(Some(file.into())),
@@ -118,7 +115,7 @@ pub(crate) fn open_record(parent: BorrowedFd<'_>, name: &str) -> io::Result<Opti
 }
 
 /// Reads a whole file; `None` when it is missing.
-pub(crate) fn read_whole(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
+pub fn read_whole(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
     let Some(file) = open_record(parent, name)? else {
         return Ok(None);
     };
@@ -134,14 +131,14 @@ pub(crate) fn read_whole(parent: BorrowedFd<'_>, name: &str) -> io::Result<Optio
 }
 
 /// Names in a directory, but no hidden ones, sorted.
-pub(crate) fn names(directory: BorrowedFd<'_>) -> io::Result<Vec<String>> {
+pub fn names(directory: BorrowedFd<'_>) -> io::Result<Vec<String>> {
     let mut names = all_names(directory)?;
     names.retain(|name| !name.starts_with('.'));
     Ok(names)
 }
 
 /// Names in a directory, sorted.
-pub(crate) fn all_names(directory: BorrowedFd<'_>) -> io::Result<Vec<String>> {
+pub fn all_names(directory: BorrowedFd<'_>) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
@@ -162,19 +159,19 @@ pub struct Lock {
 }
 
 /// Waits for the lock on a file of the caller's own.
-pub(crate) fn lock(parent: BorrowedFd<'_>, name: &str) -> io::Result<Lock> {
+pub fn lock(parent: BorrowedFd<'_>, name: &str) -> io::Result<Lock> {
     let lock = locked(parent, name, FlockOperation::LockExclusive)?;
     lock.ok_or_else(|| Errno::WOULDBLOCK.into())
 }
 
 /// As [`lock`], together with others.
-pub(crate) fn lock_shared(parent: BorrowedFd<'_>, name: &str) -> io::Result<Lock> {
+pub fn lock_shared(parent: BorrowedFd<'_>, name: &str) -> io::Result<Lock> {
     let lock = locked(parent, name, FlockOperation::LockShared)?;
     lock.ok_or_else(|| Errno::WOULDBLOCK.into())
 }
 
 /// The lock, when nobody else has it.
-pub(crate) fn try_lock(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Lock>> {
+pub fn try_lock(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Lock>> {
     locked(parent, name, FlockOperation::NonBlockingLockExclusive)
 }
 
@@ -196,7 +193,7 @@ fn locked(
 }
 
 /// The lock on a directory itself, when nobody has it.
-pub(crate) fn try_lock_directory(directory: BorrowedFd<'_>) -> io::Result<Option<Lock>> {
+pub fn try_lock_directory(directory: BorrowedFd<'_>) -> io::Result<Option<Lock>> {
     let file = openat(directory, ".", DIRECTORY, Mode::empty())?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(Lock { _file: file })),
@@ -206,7 +203,7 @@ pub(crate) fn try_lock_directory(directory: BorrowedFd<'_>) -> io::Result<Option
 }
 
 /// The same, once nobody has it any more.
-pub(crate) fn lock_directory(directory: BorrowedFd<'_>) -> io::Result<Lock> {
+pub fn lock_directory(directory: BorrowedFd<'_>) -> io::Result<Lock> {
     let file = openat(directory, ".", DIRECTORY, Mode::empty())?;
     flock(&file, FlockOperation::LockExclusive)?;
     Ok(Lock { _file: file })
@@ -225,7 +222,7 @@ pub fn random_name() -> io::Result<String> {
 /// A hostile command can nest directories deeper than any stack or path. Each
 /// directory is moved next to the first one before it is emptied, so neither
 /// grows.
-pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+pub fn remove_tree(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::ISDIR | Errno::PERM) => {}
