@@ -55,6 +55,9 @@ _stockade() {
             stockade,help)
                 cmd="stockade__subcmd__help"
                 ;;
+            stockade,image)
+                cmd="stockade__subcmd__image"
+                ;;
             stockade,init)
                 cmd="stockade__subcmd__init"
                 ;;
@@ -190,6 +193,9 @@ _stockade() {
             stockade__subcmd__help,help)
                 cmd="stockade__subcmd__help__subcmd__help"
                 ;;
+            stockade__subcmd__help,image)
+                cmd="stockade__subcmd__help__subcmd__image"
+                ;;
             stockade__subcmd__help,init)
                 cmd="stockade__subcmd__help__subcmd__init"
                 ;;
@@ -253,6 +259,15 @@ _stockade() {
             stockade__subcmd__help__subcmd__cache,trim)
                 cmd="stockade__subcmd__help__subcmd__cache__subcmd__trim"
                 ;;
+            stockade__subcmd__help__subcmd__image,import)
+                cmd="stockade__subcmd__help__subcmd__image__subcmd__import"
+                ;;
+            stockade__subcmd__help__subcmd__image,list)
+                cmd="stockade__subcmd__help__subcmd__image__subcmd__list"
+                ;;
+            stockade__subcmd__help__subcmd__image,remove)
+                cmd="stockade__subcmd__help__subcmd__image__subcmd__remove"
+                ;;
             stockade__subcmd__help__subcmd__secret,list)
                 cmd="stockade__subcmd__help__subcmd__secret__subcmd__list"
                 ;;
@@ -261,6 +276,30 @@ _stockade() {
                 ;;
             stockade__subcmd__help__subcmd__secret,set)
                 cmd="stockade__subcmd__help__subcmd__secret__subcmd__set"
+                ;;
+            stockade__subcmd__image,help)
+                cmd="stockade__subcmd__image__subcmd__help"
+                ;;
+            stockade__subcmd__image,import)
+                cmd="stockade__subcmd__image__subcmd__import"
+                ;;
+            stockade__subcmd__image,list)
+                cmd="stockade__subcmd__image__subcmd__list"
+                ;;
+            stockade__subcmd__image,remove)
+                cmd="stockade__subcmd__image__subcmd__remove"
+                ;;
+            stockade__subcmd__image__subcmd__help,help)
+                cmd="stockade__subcmd__image__subcmd__help__subcmd__help"
+                ;;
+            stockade__subcmd__image__subcmd__help,import)
+                cmd="stockade__subcmd__image__subcmd__help__subcmd__import"
+                ;;
+            stockade__subcmd__image__subcmd__help,list)
+                cmd="stockade__subcmd__image__subcmd__help__subcmd__list"
+                ;;
+            stockade__subcmd__image__subcmd__help,remove)
+                cmd="stockade__subcmd__image__subcmd__help__subcmd__remove"
                 ;;
             stockade__subcmd__secret,help)
                 cmd="stockade__subcmd__secret__subcmd__help"
@@ -293,7 +332,7 @@ _stockade() {
 
     case "${cmd}" in
         stockade)
-            opts="-h -V --help --version run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside flatten egress help"
+            opts="-h -V --help --version run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image completions man schema attack-inside flatten egress help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -705,13 +744,21 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__explain)
-            opts="-C -v -h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --json --verbose --help"
+            opts="-C -v -h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --json --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wall)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --image)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -827,7 +874,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__help)
-            opts="run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside flatten egress help"
+            opts="run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image completions man schema attack-inside flatten egress help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1120,6 +1167,62 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__help__subcmd__image)
+            opts="import list remove"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__image__subcmd__import)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__image__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__image__subcmd__remove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__help__subcmd__init)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1358,6 +1461,144 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__image)
+            opts="-h --help import list remove help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__image__subcmd__help)
+            opts="import list remove help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__image__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__image__subcmd__help__subcmd__import)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__image__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__image__subcmd__help__subcmd__remove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__image__subcmd__import)
+            opts="-h --reference --max-bytes --max-files --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --reference)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-bytes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-files)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__image__subcmd__list)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__image__subcmd__remove)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__init)
             opts="-h --preset --print --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -1377,13 +1618,21 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__learn)
-            opts="-C -h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --ask --output --json --help"
+            opts="-C -h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --ask --output --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wall)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --image)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1543,13 +1792,21 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__run)
-            opts="-C -q -v -h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --on --report --quiet --verbose --fail-step --attack-corpus --help"
+            opts="-C -q -v -h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --on --report --quiet --verbose --fail-step --attack-corpus --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wall)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --image)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1781,13 +2038,21 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__shell)
-            opts="-h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --help"
+            opts="-h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wall)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --image)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1881,13 +2146,21 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__test)
-            opts="-h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --json --help read write exec connect"
+            opts="-h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --json --help read write exec connect"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wall)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --image)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

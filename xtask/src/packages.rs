@@ -22,6 +22,7 @@ const fn package(name: &'static str, shown_by: &'static str) -> Package {
 const FOR_TESTS: &[Package] = &[
     package("bubblewrap", "bwrap"),
     package("build-essential", "g++"),
+    package("busybox-static", "/usr/bin/busybox"),
     package("curl", "curl"),
     package("dbus", "dbus-daemon"),
     package("default-jdk-headless", "javac"),

@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod events;
 pub mod git;
 pub mod hide;
+mod image;
 pub mod layers;
 pub mod load;
 pub mod log;

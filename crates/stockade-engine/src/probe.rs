@@ -18,13 +18,16 @@ use rustix::process::{Resource, getegid, geteuid, getrlimit, umask};
 use rustix::thread::{CapabilitySet, capabilities, sched_getaffinity};
 use stockade_policy::compile;
 use stockade_policy::credentials::component_matches;
-use stockade_policy::facts::{Ability, Architecture, ControlGroups, Facts, PathFact, PathKind};
+use stockade_policy::facts::{
+    Ability, Architecture, ControlGroups, Facts, ImageFacts, PathFact, PathKind,
+};
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::policy::Policy;
 use stockade_sys::rustix;
 use stockade_walls::process::Identity;
 
 use crate::hide::{self, HideError};
+use crate::image;
 
 /// Controllers that the limits of a policy need.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
@@ -77,6 +80,7 @@ pub fn facts(
     policy: &Policy,
     home: &AbsolutePath,
     directory: &AbsolutePath,
+    image: Option<ImageFacts>,
 ) -> Result<Facts, ProbeError> {
     let environment = environment();
     let uid = geteuid().as_raw();
@@ -115,22 +119,19 @@ pub fn facts(
         },
         ca_bundles: Vec::new(),
         java_stores: Vec::new(),
+        image,
         environment,
     };
     facts.git_identity = crate::git::identity(home, &facts.environment);
-    let questions = compile::questions(policy, home, &facts.environment, directory);
-    answer(questions, &mut facts.paths)?;
-    let credentials = compile::credential_questions(policy, &facts);
-    let etc = Listing::of("/etc");
-    let possible = credentials
-        .paths
-        .into_iter()
-        .filter(|path| etc.may_hold(path))
-        .collect();
-    answer(possible, &mut facts.paths)?;
-    for (base, pattern) in credentials.patterns {
-        expand(&base, pattern, &mut facts.paths);
+    let top = facts.image.as_ref().map_or(&[][..], |image| &image.parts);
+    let mut questions = compile::questions(policy, home, &facts.environment, directory, top);
+    if let Some(image) = &facts.image {
+        let host = compile::HostPlaces::of(policy, home);
+        let of_image = questions.extract_if(.., |path| host.leave_to_image(path));
+        answer_of_image(image, of_image.collect(), &mut facts.paths)?;
     }
+    answer(questions, &mut facts.paths)?;
+    find_credentials(policy, &mut facts)?;
     let roots = compile::granted_roots(policy, &facts);
     let hide_roots = compile::hide_roots(policy, &facts);
     facts.hidden = hide::matches(policy, &hide_roots)?;
@@ -152,6 +153,22 @@ pub fn facts(
         error,
     })?;
     Ok(facts)
+}
+
+/// Looks for credentials where the policy could show them.
+fn find_credentials(policy: &Policy, facts: &mut Facts) -> Result<(), ProbeError> {
+    let credentials = compile::credential_questions(policy, facts);
+    let etc = Listing::of("/etc");
+    let possible = credentials
+        .paths
+        .into_iter()
+        .filter(|path| etc.may_hold(path))
+        .collect();
+    answer(possible, &mut facts.paths)?;
+    for (base, pattern) in credentials.patterns {
+        expand(&base, pattern, &mut facts.paths);
+    }
+    Ok(())
 }
 
 /// The names in a directory, to tell without a call that a path below is
@@ -215,6 +232,24 @@ fn answer(
             what: "what a path of the policy is",
             error,
         })?;
+        answers.extend(fact.map(|fact| (path, fact)));
+    }
+    Ok(())
+}
+
+/// As [`answer`], for paths in the directories of an image.
+fn answer_of_image(
+    image: &ImageFacts,
+    questions: Vec<AbsolutePath>,
+    answers: &mut BTreeMap<AbsolutePath, PathFact>,
+) -> Result<(), ProbeError> {
+    let failed = |error| ProbeError::System {
+        what: "what a path of the image is",
+        error,
+    };
+    let root = image::Root::open(image).map_err(failed)?;
+    for path in questions {
+        let fact = root.fact(&path).map_err(failed)?;
         answers.extend(fact.map(|fact| (path, fact)));
     }
     Ok(())

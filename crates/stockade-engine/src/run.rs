@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use stockade_image::{ImageError, InUse};
 use stockade_policy::compile::{self, CommandRequest};
 use stockade_policy::decide::Denial;
 use stockade_policy::digest::{Digest, digest};
@@ -38,7 +39,7 @@ use crate::supervise::{Supervised, Supervision, handled_signals};
 use crate::terminal::Terminals;
 use crate::way_out::tally::NetworkSummary;
 use crate::way_out::{Starting, WayOutError};
-use crate::{denials, doctor};
+use crate::{denials, doctor, image};
 use opening::Opening;
 
 /// What to run.
@@ -95,6 +96,8 @@ pub struct Planned {
     pub base: Base,
     /// Keeps those layers in their places until the run has them.
     kept: Mutex<Option<Lock>>,
+    /// Keeps the image in its place.
+    _image: Option<InUse>,
 }
 
 impl Planned {
@@ -112,6 +115,8 @@ pub enum Refusal {
     Load(#[from] LoadError),
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    #[error(transparent)]
+    Image(#[from] ImageError),
     #[error("the directory {path} cannot be used: {error}")]
     Directory { path: String, error: std::io::Error },
     #[error("{}", list(.0))]
@@ -265,13 +270,15 @@ fn compiled(
     }
     let (base, kept) = Base::choose(&mut loaded, request.on.as_deref())?;
     let directory = directory(request, &loaded)?;
-    let mut facts = probe::facts(&loaded.policy, &loaded.home, &directory)?;
+    let (image, used) = image::chosen(&loaded)?.unzip();
+    let mut facts = probe::facts(&loaded.policy, &loaded.home, &directory, image)?;
     facts.user_namespaces = user_namespaces;
     base.complete(&loaded, &mut facts)?;
     if wants_way_out(request, &loaded) {
         facts.redirect = probe::network::redirect(&loaded.state).map_err(LoadError::from)?;
-        facts.ca_bundles = probe::network::ca_bundles();
-        facts.java_stores = probe::network::java_stores(&facts.environment);
+        let image = facts.image.as_ref();
+        facts.ca_bundles = probe::network::ca_bundles(image);
+        facts.java_stores = probe::network::java_stores(&facts.environment, image);
     }
     let command = CommandRequest {
         argv: request
@@ -292,6 +299,7 @@ fn compiled(
         loaded,
         base,
         kept: Mutex::new(kept),
+        _image: used,
     })
 }
 

@@ -123,6 +123,7 @@ impl Store {
             progress(number, found.layers.len());
             layer::apply(&blobs, one, &mut tree, &mut budget)?;
         }
+        tree.add_mount_points().map_err(&failed)?;
         tree.finish().map_err(&failed)?;
         let (bytes, entries) = budget.taken();
         let image = Image {

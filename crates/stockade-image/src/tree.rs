@@ -20,6 +20,13 @@ use crate::archive::Entry;
 const FILE_MODE: u32 = 0o777;
 const DIRECTORY_MODE: u32 = 0o1777;
 
+/// Directory, name, and whether it is a directory itself.
+const MOUNT_POINTS: [(&[u8], &[u8], bool); 3] = [
+    (b"etc", b"hosts", false),
+    (b"etc", b"resolv.conf", false),
+    (b"var", b"tmp", true),
+];
+
 /// The directory that becomes the root.
 pub(crate) struct Tree {
     root: OwnedFd,
@@ -188,6 +195,32 @@ impl Tree {
             }
         }
         Ok(names)
+    }
+
+    /// Makes what sandboxes mount something at, where it is missing: a tree that
+    /// can only be read has no room for it later.
+    pub(crate) fn add_mount_points(&mut self) -> io::Result<()> {
+        for (above, name, is_directory) in MOUNT_POINTS {
+            let parent = match self.directory(above) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            };
+            let made = match is_directory {
+                true => mkdirat(&parent, name, Mode::RWXU).map(|()| {
+                    let path = [above, b"/", name].concat();
+                    self.directories.insert(path, (0o1777, 0));
+                }),
+                false => {
+                    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                    openat(&parent, name, flags, Mode::from_raw_mode(0o644)).map(drop)
+                }
+            };
+            match made {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Gives directories their modes and times, the deepest first. One that a

@@ -11,6 +11,7 @@ mod environment;
 mod findings;
 mod guarantees;
 mod guarded;
+mod image;
 mod limits;
 mod machine;
 pub(crate) mod network;
@@ -26,14 +27,12 @@ use crate::path::AbsolutePath;
 use crate::plan::{Command, Plan, Unenforceable};
 use crate::policy::Policy;
 
+pub use image::HostPlaces;
 pub(crate) use limits::bytes_text;
 pub use questions::{
     CredentialQuestions, credential_questions, granted_roots, hide_roots, questions,
 };
 pub use steps::prelude;
-
-/// The wall that every refusal of this module names.
-pub const WALL: &str = "process";
 
 /// What the caller wants to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +81,10 @@ pub fn compile(
         &mut findings,
     );
     let notes = findings.into_notes()?;
+    let image = image::in_plan(policy, facts);
     Ok(Plan {
+        wall: policy.wall.0,
+        image,
         form: policy.form,
         command: Command {
             argv: command.argv,

@@ -2,9 +2,19 @@
 
 use crate::caches::Cache;
 use crate::path::AbsolutePath;
-use crate::plan::{Rule, WorkspaceMode};
+use crate::plan::{Rule, Wall, WorkspaceMode};
 use crate::policy::{GrantTarget, NamedSet};
 use crate::validate::Item;
+
+/// The wall when nobody says it.
+pub(crate) fn wall() -> (Wall, Rule) {
+    let rule = Rule {
+        id: "wall".to_owned(),
+        origin: "built-in".to_owned(),
+        reason: "the cheapest wall".to_owned(),
+    };
+    (Wall::Process, rule)
+}
 
 /// How writes reach the workspace when nobody says it.
 pub(crate) fn workspace_mode() -> (WorkspaceMode, Rule) {

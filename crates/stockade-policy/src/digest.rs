@@ -14,9 +14,9 @@ use crate::caches::{Cache, Caches};
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
 use crate::plan::{
-    Access, Action, Command, Cover, Form, Grant, Hold, Instruction, Landlock, LandlockRule, Limits,
-    Listener, Mask, MaskPath, Plan, Resource, ResourceLimit, Rule, StandIn, StandInKind, Step,
-    StoreFormat, WorkspaceMode,
+    Access, Action, Command, Cover, Form, Grant, Hold, Image, Instruction, Landlock, LandlockRule,
+    Limits, Listener, Mask, MaskPath, Plan, Resource, ResourceLimit, Rule, StandIn, StandInKind,
+    Step, StoreFormat, Wall, WorkspaceMode,
 };
 
 /// Names this encoding; part of what is hashed.
@@ -185,11 +185,12 @@ macro_rules! structs {
 
 structs! {
     Plan {
-        form, command, workspace, workspace_mode, uid, gid, umask, grants, masks, guard, limits, caches,
+        wall, image, form, command, workspace, workspace_mode, uid, gid, umask, grants, masks, guard, limits, caches,
         nested_sandbox, network, steps, guarantees, notes,
     }
     Command { argv, directory, environment }
     Caches { source, path, list, bytes_max }
+    Image { name, id, root, rule }
     Rule { id, origin, reason }
     Grant { path, access, private, rule }
     Mask { path, directory, committed, rule }
@@ -226,6 +227,15 @@ impl Canonical for Guarantee {
 impl Canonical for Cache {
     fn encode(&self, encoder: &mut Encoder) {
         encoder.bytes(self.name().as_bytes());
+    }
+}
+
+impl Canonical for Wall {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.tag(match self {
+            Self::Process => 0,
+            Self::Container => 1,
+        });
     }
 }
 

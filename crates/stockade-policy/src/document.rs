@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::keys;
-use crate::plan::{Form, WorkspaceMode};
+use crate::plan::{Form, Wall, WorkspaceMode};
 use crate::policy::Amount;
 use crate::presets::Preset;
 use crate::problem::{Fault, Layer, Located, PROBLEMS_MAX, Place, Problem, closest};
@@ -42,6 +42,8 @@ pub type List<T> = Option<Vec<Located<T>>>;
 pub struct Document {
     pub layer: Layer,
     pub preset: Option<Located<&'static Preset>>,
+    pub wall: Option<Located<Wall>>,
+    pub image: Option<Located<String>>,
     pub workspace: Option<Located<WorkspaceMode>>,
     pub write: List<WrittenPath>,
     pub read: List<Readable>,
@@ -144,6 +146,8 @@ impl Document {
         Self {
             layer: layer.clone(),
             preset: None,
+            wall: None,
+            image: None,
             workspace: None,
             write: None,
             read: None,

@@ -14,7 +14,7 @@ use crate::caches;
 use crate::compile::bytes_text;
 use crate::digest::digest;
 use crate::path::printable;
-use crate::plan::{Access, Action, Form, Grant, Hold, Limits, Plan, Rule, WorkspaceMode};
+use crate::plan::{Access, Action, Form, Grant, Hold, Limits, Plan, Rule, Wall, WorkspaceMode};
 use crate::seccomp::{self, Applies};
 
 pub use guarded::{GuardV1, GuardedV1};
@@ -49,10 +49,19 @@ pub fn text(plan: &Plan, style: Style, detail: Detail) -> String {
         style,
     };
     page.line(&format!("Plan {}", digest(plan)));
-    page.line(match plan.form {
-        Form::Namespaces => "Wall process, with namespaces, Landlock and seccomp",
-        Form::LandlockOnly => "Wall process, with Landlock and seccomp alone",
+    page.line(&match (plan.wall, plan.form) {
+        (Wall::Process, Form::LandlockOnly) => {
+            "Wall process, with Landlock and seccomp alone".to_owned()
+        }
+        (wall, _) => format!(
+            "Wall {}, with namespaces, Landlock and seccomp",
+            wall.word()
+        ),
     });
+    if let Some(image) = &plan.image {
+        let origin = page.toned(Tone::Faint, &source(&image.rule));
+        page.line(&format!("Image {} ({})  {origin}", image.name, image.id));
+    }
     command(&mut page, plan);
     files(&mut page, plan);
     guarded::text(&mut page, plan, detail);

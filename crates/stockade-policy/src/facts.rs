@@ -138,6 +138,23 @@ pub struct Facts {
     pub ca_bundles: Vec<AbsolutePath>,
     /// Trust stores of the Java installations (`cacerts`), links resolved.
     pub java_stores: Vec<AbsolutePath>,
+    /// The image that the policy names. What is said of paths in its
+    /// directories is then said of the image and not of the host.
+    pub image: Option<ImageFacts>,
+}
+
+/// An image as it was unpacked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageFacts {
+    /// The digest of its configuration, `sha256:…`.
+    pub id: String,
+    /// Where its root file system is on the host, links resolved.
+    pub root: AbsolutePath,
+    /// The largest parts of it that hold no place of the host's: what is in its
+    /// root, or in directories on the way to such a place.
+    pub parts: Vec<AbsolutePath>,
+    /// The variables that it sets.
+    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// One existing path that a `hide` pattern matched.

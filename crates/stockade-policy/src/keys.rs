@@ -81,6 +81,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ),
     ("environment", "Environment. Only listed variables enter."),
     ("process", "How the process wall is set up."),
+    ("container", "What the container wall stands on."),
     (
         "limits",
         "Limits. Across files the smallest wins; a limit that was hit is named in the result.",
@@ -91,6 +92,7 @@ const SIZE: &str = r"^[0-9]+(\.[0-9]{1,6})? *(B|[kK]B|MB|GB|TB|KiB|MiB|GiB|TiB)$
 const SIZE_OR_SHARE: &str =
     r"^([0-9]+(\.[0-9]{1,6})? *(B|[kK]B|MB|GB|TB|KiB|MiB|GiB|TiB)|[0-9]{1,3}%)$";
 const DURATION: &str = r"^[0-9]+ *[a-zA-Z]+( *[0-9]+ *[a-zA-Z]+)*$";
+const IMAGE: &str = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$";
 const NOT_EMPTY: &str = r"^.+$";
 const HOST: &str = r"^(\*\*?\.)?[^\s/:*.]+(\.[^\s/:*.]+)*(:[0-9]{1,5})?$";
 const VARIABLE: &str = r"^[A-Za-z_][A-Za-z0-9_]*\*?$";
@@ -112,10 +114,16 @@ static KEYS: &[Key] = &[
     },
     Key {
         path: "wall",
-        grammar: Grammar::Text(Text::Words(&["process", "at-least:process"])),
-        about: "The wall that holds the command.",
+        grammar: Grammar::Text(Text::Words(&[
+            "process",
+            "container",
+            "at-least:process",
+            "at-least:container",
+        ])),
+        about: "The wall that holds the command; of several files the strongest. \"container\" \
+                demands limits that the kernel counts exactly.",
         example: r#"wall = "process""#,
-        read: |_, reader, input| drop(reader.text(input, value::wall)),
+        read: |document, reader, input| document.wall = reader.text(input, value::wall),
     },
     Key {
         path: "weaken",
@@ -233,6 +241,14 @@ static KEYS: &[Key] = &[
                 holds less; `stockade explain` says what. \"namespaces\" in any file forbids it.",
         example: r#"form = "namespaces""#,
         read: |document, reader, input| document.form = reader.text(input, value::form),
+    },
+    Key {
+        path: "container.image",
+        grammar: Grammar::Text(Text::Pattern(IMAGE)),
+        about: "An image that `stockade image import` brought, whose directories are the system \
+                inside instead of the host's.",
+        example: r#"image = "debian:13""#,
+        read: |document, reader, input| document.image = reader.text(input, value::image),
     },
     Key {
         path: "limits.memory",

@@ -18,7 +18,7 @@ mod worktree;
 use crate::caches::Cache;
 use crate::containment::{Contained, Scope};
 use crate::defaults;
-use crate::plan::{Form, Rule, WorkspaceMode};
+use crate::plan::{Form, Rule, Wall, WorkspaceMode};
 use crate::policy::{
     Amount, GrantTarget, HidePattern, LimitDemands, NetworkPolicy, PathGrant, Policy,
     limit_defaults,
@@ -85,6 +85,7 @@ struct Granted {
     weaken: Vec<Item<crate::guarantee::Guarantee>>,
     caches: Vec<Item<Cache>>,
     nested_sandbox: Option<Rule>,
+    image: Option<(String, Rule)>,
     form: Form,
     limits: LimitDemands,
 }
@@ -113,6 +114,7 @@ impl<'a> Merger<'a> {
             weaken: self.united(|policy| &policy.weaken, Vec::new),
             caches: self.united(|policy| &policy.caches, defaults::caches),
             nested_sandbox: nested_sandbox(&self.granting, &self.granting),
+            image: image(&self.granting),
             form: form(&self.granting, &self.granting),
             limits: limits(&self.granting),
         }
@@ -165,6 +167,7 @@ impl<'a> Merger<'a> {
             environment_set,
             weaken,
             caches,
+            image,
             ..
         } = granted;
         let (write, read) = self.narrowed_paths(write, read);
@@ -176,6 +179,8 @@ impl<'a> Merger<'a> {
         let weaken = self.taken_away(weaken, |policy| &policy.weaken);
         let caches = self.taken_away(caches, |policy| &policy.caches);
         Policy {
+            wall: wall(&self.all),
+            image,
             form: form(&self.granting, &self.all),
             workspace: context.workspace.clone(),
             workspace_mode: workspace_mode(&self.all),
@@ -375,6 +380,20 @@ fn form(granting: &[&LayerPolicy], speaking: &[&LayerPolicy]) -> Form {
     }
 }
 
+/// The strongest that any layer states, whoever says it.
+fn wall(layers: &[&LayerPolicy]) -> (Wall, Rule) {
+    let said = layers.iter().filter_map(|policy| policy.wall.as_ref());
+    let strongest = said.reduce(|kept, item| if item.value > kept.value { item } else { kept });
+    strongest.map_or_else(defaults::wall, |item| (item.value, item.rule.clone()))
+}
+
+/// What the last granting layer names.
+fn image(layers: &[&LayerPolicy]) -> Option<(String, Rule)> {
+    let mut said = layers.iter().filter_map(|policy| policy.image.as_ref());
+    let item = said.next_back()?;
+    Some((item.value.clone(), item.rule.clone()))
+}
+
 /// The strictest that any layer states, whoever says it.
 fn workspace_mode(layers: &[&LayerPolicy]) -> (WorkspaceMode, Rule) {
     let said = layers.iter().filter_map(|policy| policy.workspace.as_ref());
@@ -544,6 +563,13 @@ impl Widenings<'_> {
             .filter(|item| item.value && granted.nested_sandbox.is_none())
         {
             self.report(item.place.as_ref(), "nest sandboxes");
+        }
+        let other = |item: &&Item<String>| {
+            let granted = granted.image.as_ref().map(|(name, _)| name);
+            granted != Some(&item.value)
+        };
+        if let Some(item) = policy.image.as_ref().filter(other) {
+            self.report(item.place.as_ref(), "choose the image");
         }
         if let Some(item) = policy
             .form

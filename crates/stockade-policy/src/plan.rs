@@ -420,6 +420,38 @@ pub struct Limits {
     pub exact: bool,
 }
 
+/// What stands between a command and the machine; a stronger one is the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wall {
+    /// Namespaces, Landlock and seccomp.
+    Process,
+    /// The same, with limits that the kernel counts exactly (control groups),
+    /// on the host's system directories or on an image.
+    Container,
+}
+
+impl Wall {
+    /// The word of the policy.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Container => "container",
+        }
+    }
+}
+
+/// The image whose directories are the system inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// As the policy names it.
+    pub name: String,
+    /// The digest of its configuration, `sha256:…`.
+    pub id: String,
+    /// Where its root file system is on the host.
+    pub root: AbsolutePath,
+    pub rule: Rule,
+}
+
 impl WorkspaceMode {
     /// The word of the policy.
     pub fn word(self) -> &'static str {
@@ -434,6 +466,9 @@ impl WorkspaceMode {
 /// A policy compiled for one command on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
+    pub wall: Wall,
+    /// `None` shows the host's system directories.
+    pub image: Option<Image>,
     pub form: Form,
     pub command: Command,
     pub workspace: AbsolutePath,

@@ -9,13 +9,18 @@ use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::guard::Guard;
 use crate::path::AbsolutePath;
-use crate::plan::{Form, Rule, WorkspaceMode};
+use crate::plan::{Form, Rule, Wall, WorkspaceMode};
 
 pub use network::{NetworkPolicy, SocketDemand};
 
 /// What the user allows, merged from all layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
+    /// The wall, and the rule that says so.
+    pub wall: (Wall, Rule),
+    /// The name of the image that the command runs on, instead of on the
+    /// host's system directories.
+    pub image: Option<(String, Rule)>,
     pub form: Form,
     /// The project directory, links resolved.
     pub workspace: AbsolutePath,

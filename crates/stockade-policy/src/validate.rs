@@ -8,7 +8,7 @@ use crate::caches::Cache;
 use crate::document::{Document, List, Setting, from_settings};
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError};
-use crate::plan::{Form, Rule, WorkspaceMode};
+use crate::plan::{Form, Rule, Wall, WorkspaceMode};
 use crate::policy::{Amount, GrantTarget, NamedSet};
 use crate::problem::{Fault, Layer, LayerKind, Located, Place, Problem};
 use crate::value::{Readable, WrittenGuard, WrittenPath, bad_path};
@@ -41,6 +41,8 @@ pub struct LayerPolicy {
     pub(crate) layer: Layer,
     /// It names a preset, which states a whole starting point.
     pub(crate) names_preset: bool,
+    pub(crate) wall: Option<Item<Wall>>,
+    pub(crate) image: Option<Item<String>>,
     pub(crate) workspace: Option<Item<WorkspaceMode>>,
     pub(crate) write: Said<GrantTarget>,
     pub(crate) read: Said<GrantTarget>,
@@ -83,6 +85,8 @@ pub fn validate(document: &Document, context: &Context) -> Result<LayerPolicy, V
     let policy = LayerPolicy {
         layer: document.layer.clone(),
         names_preset: document.preset.is_some(),
+        wall: rules.one("wall", &document.wall),
+        image: rules.one("container.image", &document.image),
         workspace: rules.one("filesystem.workspace", &document.workspace),
         write: validator.writable(&document.write),
         read: validator.readable(&document.read),
@@ -152,7 +156,7 @@ fn with_preset(document: &Document) -> Result<Document, Vec<Problem>> {
     }
     fill! {
         lists [write read hide caches guard guard_report network_allow environment_pass weaken]
-        scalars [workspace guarded_ask nested_sandbox form memory processes cpu_percent cpu_seconds
+        scalars [wall image workspace guarded_ask nested_sandbox form memory processes cpu_percent cpu_seconds
             wall_time_ms open_files file_bytes disk_bytes cache_bytes store_bytes exact]
     }
     Ok(filled)
@@ -185,10 +189,10 @@ impl Rules<'_> {
         }
     }
 
-    fn one<T: Copy>(&self, key: &str, value: &Option<Located<T>>) -> Option<Item<T>> {
+    fn one<T: Clone>(&self, key: &str, value: &Option<Located<T>>) -> Option<Item<T>> {
         value
             .as_ref()
-            .map(|located| self.item(key, key.to_owned(), located, located.value))
+            .map(|located| self.item(key, key.to_owned(), located, located.value.clone()))
     }
 
     fn list<T: Clone>(&self, key: &str, list: &List<T>) -> Said<T> {

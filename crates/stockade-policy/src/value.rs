@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError, printable};
-use crate::plan::{Form, WorkspaceMode};
+use crate::plan::{Form, Wall, WorkspaceMode};
 use crate::policy::{Amount, NamedSet};
 use crate::presets::{self, Preset};
 use crate::problem::{Fault, closest};
@@ -403,21 +403,38 @@ pub(crate) fn form(text: &str) -> Parsed<Form> {
     }
 }
 
-/// `wall`: this version has one.
-pub(crate) fn wall(text: &str) -> Parsed<()> {
-    const LATER: &[&str] = &["container", "gvisor", "microvm", "seatbelt"];
-    let name = text.strip_prefix("at-least:").unwrap_or(text);
-    if name == "process" {
-        return Ok(());
+/// `wall`. With `at-least:` a stronger one will do too; so far that is always
+/// the one that is named.
+pub(crate) fn wall(text: &str) -> Parsed<Wall> {
+    const LATER: &[&str] = &["gvisor", "microvm", "seatbelt"];
+    match text.strip_prefix("at-least:").unwrap_or(text) {
+        "process" => Ok(Wall::Process),
+        "container" => Ok(Wall::Container),
+        name if LATER.contains(&name) => Err(later(&format!("the wall \"{name}\""))),
+        _ => Err(Fault::new(
+            "unknown-word",
+            format!("no wall is called {}", quoted(text)),
+        )
+        .help("write \"process\" or \"container\", or \"at-least:\" before it")),
     }
-    if LATER.contains(&name) {
-        return Err(later(&format!("the wall \"{name}\"")));
+}
+
+/// `container.image`: the name of an imported image, or its digest.
+pub(crate) fn image(text: &str) -> Parsed<String> {
+    const BYTES_MAX: usize = 128;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:".contains(&byte);
+    let first = text
+        .bytes()
+        .next()
+        .is_some_and(|byte| byte.is_ascii_alphanumeric());
+    match first && text.len() <= BYTES_MAX && text.bytes().all(plain) {
+        true => Ok(text.to_owned()),
+        false => Err(Fault::new(
+            "bad-name",
+            format!("{} is no name of an image", quoted(text)),
+        )
+        .help("`stockade image list` shows the names that there are")),
     }
-    Err(Fault::new(
-        "unknown-word",
-        format!("no wall is called {}", quoted(text)),
-    )
-    .help("write \"process\" or \"at-least:process\""))
 }
 
 /// `filesystem.workspace`.

@@ -4,6 +4,7 @@
 //! mounts or changes namespaces, and only processes that a test started are
 //! ended.
 
+pub mod image;
 pub mod net;
 pub mod planted;
 pub mod pty;

@@ -88,6 +88,7 @@ const BOUNDARIES: &[Boundary] = &[
         workspace: &[
             // Its messages; never its loop.
             "stockade-egress",
+            "stockade-image",
             "stockade-launch",
             "stockade-policy",
             "stockade-sys",
@@ -107,6 +108,7 @@ const BOUNDARIES: &[Boundary] = &[
             "stockade-attacks",
             "stockade-egress",
             "stockade-engine",
+            "stockade-image",
             "stockade-policy",
             "stockade-sys",
             "stockade-workspace",

@@ -12,11 +12,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
-use stockade_policy::facts::Ability;
+use stockade_policy::facts::{Ability, ImageFacts};
 use stockade_policy::path::AbsolutePath;
 use stockade_sys::network::redirect_ability;
 use stockade_sys::rustix;
 
+use crate::image;
 use crate::state::{StateDirectory, StateError};
 
 /// Name of the cached answer in the state directory.
@@ -70,13 +71,36 @@ pub fn tried() -> Ability {
     }
 }
 
-/// Files of certificate roots (PEM), links resolved, each once.
-pub fn ca_bundles() -> Vec<AbsolutePath> {
-    existing(CA_BUNDLES.iter().map(PathBuf::from))
+/// Files of certificate roots (PEM), links resolved, each once; those of the
+/// image where there is one.
+pub fn ca_bundles(image: Option<&ImageFacts>) -> Vec<AbsolutePath> {
+    match image {
+        Some(image) => existing_in(image, &CA_BUNDLES),
+        None => existing(CA_BUNDLES.iter().map(PathBuf::from)),
+    }
+}
+
+fn existing_in(image: &ImageFacts, candidates: &[&str]) -> Vec<AbsolutePath> {
+    let Ok(root) = image::Root::open(image) else {
+        return Vec::new();
+    };
+    let named = candidates
+        .iter()
+        .filter_map(|path| AbsolutePath::parse(path).ok());
+    let mut found: Vec<_> = named.filter_map(|path| root.file(&path).ok()?).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    found.retain(|path| seen.insert(path.clone()));
+    found
 }
 
 /// Trust stores of the Java installations, links resolved, each once.
-pub fn java_stores(environment: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<AbsolutePath> {
+pub fn java_stores(
+    environment: &BTreeMap<Vec<u8>, Vec<u8>>,
+    image: Option<&ImageFacts>,
+) -> Vec<AbsolutePath> {
+    if let Some(image) = image {
+        return existing_in(image, &JAVA_STORES);
+    }
     let named = environment
         .get(&b"JAVA_HOME"[..])
         .map(|home| PathBuf::from(std::ffi::OsStr::from_bytes(home)));

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::facts::Facts;
-use crate::plan::Form;
+use crate::plan::{Form, Rule};
 use crate::policy::Policy;
 
 use super::network::Opened;
@@ -13,6 +13,9 @@ use super::view::View;
 /// Where programs are found when the caller has no PATH (the default of
 /// Debian's login.defs).
 const PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where rules come from that nobody wrote.
+const BUILT_IN: &str = "built-in";
 
 /// Tells programs that they run inside, so that they need not find out by
 /// failing.
@@ -31,6 +34,19 @@ pub(super) fn inside(
         .filter(|(name, _)| passes(policy, name))
         .map(|(name, value)| (&name[..], &value[..]))
         .collect();
+    if let Some(image) = &facts.image {
+        // What names a place of the host leads nowhere; unless a person listed
+        // it, and then there is a reason.
+        inside.retain(|name, value| {
+            let listed = |(pattern, rule): &(String, Rule)| {
+                rule.origin != BUILT_IN && matches_name(pattern, name)
+            };
+            let kept = policy.environment_pass.iter().any(listed);
+            *name != b"PATH" && (kept || !value.starts_with(b"/"))
+        });
+        let own = image.environment.iter();
+        inside.extend(own.map(|(name, value)| (&name[..], &value[..])));
+    }
     inside.entry(b"PATH").or_insert(PATH);
     inside.insert(b"HOME", view.home.as_bytes());
     if !facts.user_name.is_empty() {
@@ -82,11 +98,13 @@ pub(super) fn passed<'a>(policy: &Policy, facts: &'a Facts, name: &[u8]) -> Opti
 }
 
 fn passes(policy: &Policy, name: &[u8]) -> bool {
-    policy
-        .environment_pass
-        .iter()
-        .any(|(listed, _)| match listed.strip_suffix('*') {
-            Some(prefix) => name.starts_with(prefix.as_bytes()),
-            None => name == listed.as_bytes(),
-        })
+    let mut listed = policy.environment_pass.iter();
+    listed.any(|(pattern, _)| matches_name(pattern, name))
+}
+
+fn matches_name(pattern: &str, name: &[u8]) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix.as_bytes()),
+        None => name == pattern.as_bytes(),
+    }
 }

@@ -7,8 +7,6 @@ use crate::guarantee::Guarantee;
 use crate::plan::Unenforceable;
 use crate::policy::Policy;
 
-use super::WALL;
-
 /// Everything found while compiling one policy.
 pub(super) struct Findings<'a> {
     policy: &'a Policy,
@@ -36,7 +34,7 @@ impl<'a> Findings<'a> {
     ) {
         self.refused.push(Unenforceable {
             guarantee,
-            wall: WALL,
+            wall: self.policy.wall.0.word(),
             reason: reason.into(),
             remedy: remedy.into(),
         });

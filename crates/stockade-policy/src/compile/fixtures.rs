@@ -23,6 +23,8 @@ pub(crate) fn rule(id: &str) -> Rule {
 /// A project that may be written, and the system set.
 pub(crate) fn policy() -> Policy {
     Policy {
+        wall: crate::defaults::wall(),
+        image: None,
         form: Form::Namespaces,
         workspace: path("/home/u/project"),
         workspace_mode: crate::defaults::workspace_mode(),
@@ -65,6 +67,7 @@ pub(crate) fn facts() -> Facts {
         ("TMPDIR", "/x"),
     ];
     let mut facts = Facts {
+        image: None,
         architecture: Architecture::X86_64,
         kernel: (6, 12),
         landlock_abi: 7,

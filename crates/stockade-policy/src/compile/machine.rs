@@ -1,8 +1,8 @@
 //! Refuses what this kernel, this caller or this version cannot enforce.
 
-use crate::facts::{Ability, Facts};
+use crate::facts::{Ability, ControlGroups, Facts};
 use crate::guarantee::Guarantee;
-use crate::plan::{Form, WorkspaceMode};
+use crate::plan::{Form, Wall, WorkspaceMode};
 use crate::policy::Policy;
 
 use super::findings::Findings;
@@ -31,6 +31,30 @@ pub(super) fn check(policy: &Policy, facts: &Facts, findings: &mut Findings) {
     }
     check_landlock(policy, facts, findings);
     check_overlay(policy, facts, findings);
+    check_container(policy, facts, findings);
+    super::image::check(policy, findings);
+}
+
+/// The container wall promises what the kernel counts, and not what a watchdog
+/// may see too late.
+fn check_container(policy: &Policy, facts: &Facts, findings: &mut Findings) {
+    if policy.wall.0 < Wall::Container {
+        return;
+    }
+    if policy.form != Form::Namespaces {
+        findings.refuse(
+            Guarantee::FS1,
+            "this form has no namespaces, and a container is made of them",
+            "remove process.form = \"landlock-only\"",
+        );
+    }
+    if let ControlGroups::None { reason, remedy } = &facts.control_groups {
+        findings.demand(
+            Guarantee::PR7,
+            format!("its limits must be exact, and there is no control group: {reason}"),
+            format!("{remedy}; or add \"PR7\" to weaken, or use wall = \"process\""),
+        );
+    }
 }
 
 /// What is written to the workspace can wait in a layer only where the

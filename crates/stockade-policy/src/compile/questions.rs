@@ -13,12 +13,14 @@ use super::{network, secrets, view};
 /// first, sorted and without repetition; [`credential_questions`] comes after.
 ///
 /// Each granted path comes with all directories above it, because a link in
-/// the middle decides what is mounted.
+/// the middle decides what is mounted. `image` is what an image has in its
+/// root, if there is one.
 pub fn questions(
     policy: &Policy,
     home: &AbsolutePath,
     environment: &BTreeMap<Vec<u8>, Vec<u8>>,
     directory: &AbsolutePath,
+    image: &[AbsolutePath],
 ) -> Vec<AbsolutePath> {
     let mut wanted = BTreeSet::new();
     ask(&mut wanted, &policy.workspace);
@@ -29,6 +31,9 @@ pub fn questions(
             GrantTarget::Path(path) => ask(&mut wanted, path),
             GrantTarget::Set(set) => _ = granted_sets.insert(*set),
         }
+    }
+    for path in image {
+        ask(&mut wanted, path);
     }
     for set in granted_sets {
         for candidate in sets::candidates(set, home, environment) {
@@ -121,6 +126,8 @@ fn roots(
 fn targets(grant: &PathGrant, facts: &Facts) -> Vec<AbsolutePath> {
     match &grant.target {
         GrantTarget::Path(path) => vec![path.clone()],
+        // What an image has in place of them is nobody's credential.
+        GrantTarget::Set(_) if facts.image.is_some() => Vec::new(),
         GrantTarget::Set(set) => sets::candidates(*set, &facts.home, &facts.environment)
             .into_iter()
             .map(|candidate| candidate.path)

@@ -51,6 +51,7 @@ pub(super) fn in_order(parts: &Parts<'_>) -> Vec<Step> {
             .layered
             .clone()
             .map(|workspace| (workspace, facts.layers.clone())),
+        view: Some(view),
     };
     list.supervise(policy, facts);
     if parts.network.is_some() {
@@ -86,6 +87,7 @@ pub fn prelude() -> Vec<Step> {
         steps: Vec::with_capacity(24),
         nested_sandbox: false,
         overlay: None,
+        view: None,
     };
     list.prepare(Form::Namespaces);
     list.push("view.root", Action::NewRoot, &[FS1, FS2, FS5, EP1]);
@@ -95,14 +97,16 @@ pub fn prelude() -> Vec<Step> {
     list.steps
 }
 
-struct StepList {
+struct StepList<'a> {
     steps: Vec<Step>,
     nested_sandbox: bool,
     /// The workspace and its frozen layers, when it is an overlay.
     overlay: Option<(AbsolutePath, Vec<AbsolutePath>)>,
+    /// Says where on the host things are; `None` before there is a plan.
+    view: Option<&'a View>,
 }
 
-impl StepList {
+impl StepList<'_> {
     fn push(&mut self, name: impl Into<String>, action: Action, holds: &[Guarantee]) {
         self.steps.push(Step {
             name: name.into(),
@@ -204,7 +208,7 @@ impl StepList {
             self.push(
                 format!("network.trust {}", store.path),
                 Action::TrustStore {
-                    source: store.source.clone(),
+                    source: store.source.as_ref().map(|source| self.source(source)),
                     path: store.path.clone(),
                     format: store.format,
                 },
@@ -230,7 +234,7 @@ impl StepList {
     }
 
     fn action(&self, path: AbsolutePath, entry: &Entry) -> (&'static str, Action) {
-        let source = path.clone();
+        let source = self.source(&path);
         match entry {
             Entry::Host { access, .. } if self.is_layered(&path) => self.layered(path, *access),
             Entry::Host { access, directory } => {
@@ -280,6 +284,11 @@ impl StepList {
         }
     }
 
+    fn source(&self, path: &AbsolutePath) -> AbsolutePath {
+        self.view
+            .map_or_else(|| path.clone(), |view| view.source(path))
+    }
+
     fn is_layered(&self, path: &AbsolutePath) -> bool {
         self.overlay
             .as_ref()
@@ -305,7 +314,7 @@ impl StepList {
     /// A part of the host that can only be read, without some names.
     fn place_without(&mut self, path: &AbsolutePath, absent: &[&AbsolutePath]) {
         let action = Action::BindWithout {
-            source: path.clone(),
+            source: self.source(path),
             path: path.clone(),
             absent: absent.iter().map(|&name| name.clone()).collect(),
         };

@@ -777,6 +777,7 @@ fn questions_name_what_compiling_looks_up() {
         &path("/home/u"),
         &facts().environment,
         &path("/home/u/project"),
+        &[],
     );
     for wanted in [
         "/usr",

@@ -21,6 +21,7 @@ use crate::plan::{Access, Cover, Form, Grant, Limits, Mask, Rule};
 use crate::policy::Policy;
 
 use super::findings::Findings;
+use super::image::HostPlaces;
 
 pub(super) use absent::{Absent, absent};
 pub(super) use markers::markers;
@@ -49,9 +50,22 @@ pub(super) struct View {
     /// The workspace, when it is an overlay: what of the host lies there is
     /// shown through layers, and written to the upper one.
     pub(super) layered: Option<AbsolutePath>,
+    /// Where the image is, and what is not its own.
+    pub(super) image: Option<(AbsolutePath, HostPlaces)>,
 }
 
 impl View {
+    /// Where on the host lies what is shown at this path.
+    pub(super) fn source(&self, path: &AbsolutePath) -> AbsolutePath {
+        match &self.image {
+            Some((root, host)) if host.leave_to_image(path) => {
+                let relative = path.relative_to(&AbsolutePath::root()).unwrap_or_default();
+                root.join(relative).unwrap_or_else(|_| path.clone())
+            }
+            _ => path.clone(),
+        }
+    }
+
     /// Whether the part of the host at `path` is shown through layers.
     pub(super) fn is_layered(&self, path: &AbsolutePath) -> bool {
         self.layered
@@ -125,6 +139,10 @@ pub(super) fn lay_out(
         git_excludes: None,
         way_out: None,
         layered: None,
+        image: facts.image.as_ref().map(|image| {
+            let host = HostPlaces::resolved(policy, facts);
+            (image.root.clone(), host)
+        }),
     };
     match policy.form {
         Form::Namespaces => {

@@ -18,7 +18,10 @@ pub struct ExplainV1 {
     pub version: u32,
     /// 64 hexadecimal digits.
     pub digest: String,
+    /// `process` or `container`.
     pub wall: &'static str,
+    /// What stands for the system; `null` is the host's directories.
+    pub image: Option<ImageV1>,
     /// `namespaces` or `landlock-only`.
     pub form: &'static str,
     pub command: CommandV1,
@@ -41,6 +44,15 @@ pub struct ExplainV1 {
     pub steps: Vec<StepV1>,
     pub guarantees: Vec<GuaranteeV1>,
     pub notes: Vec<String>,
+}
+
+/// An image that was imported.
+#[derive(Clone, Debug, Serialize)]
+pub struct ImageV1 {
+    pub name: String,
+    /// `sha256:` and the digest of its configuration.
+    pub id: String,
+    pub rule: RuleV1,
 }
 
 /// How writes reach the workspace.
@@ -144,7 +156,12 @@ pub fn json(plan: &Plan) -> ExplainV1 {
     ExplainV1 {
         version: 1,
         digest: digest(plan).to_string(),
-        wall: crate::compile::WALL,
+        wall: plan.wall.word(),
+        image: plan.image.as_ref().map(|image| ImageV1 {
+            name: image.name.clone(),
+            id: image.id.clone(),
+            rule: rule(&image.rule),
+        }),
         form: match plan.form {
             Form::Namespaces => "namespaces",
             Form::LandlockOnly => "landlock-only",
@@ -329,6 +346,7 @@ mod tests {
                 "grants",
                 "guarantees",
                 "guard",
+                "image",
                 "limits",
                 "masks",
                 "nested_sandbox",

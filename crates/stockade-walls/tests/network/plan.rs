@@ -89,6 +89,8 @@ pub fn plan(scratch: &Scratch, role: &str) -> Plan {
         holds: Vec::new(),
     });
     Plan {
+        wall: stockade_policy::plan::Wall::Process,
+        image: None,
         form: Form::Namespaces,
         command: Command {
             argv: vec![b"/test".to_vec(), role.into()],

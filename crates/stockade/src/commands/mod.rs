@@ -10,6 +10,7 @@ pub mod explain;
 pub mod flatten;
 pub mod generate;
 mod holds;
+pub mod image;
 pub mod init;
 pub mod learn;
 pub mod log;

@@ -15,6 +15,14 @@ pub struct PolicyOptions {
     /// stockade.toml, else with a .git, else the current directory
     #[arg(long, value_name = "DIR")]
     project: Option<PathBuf>,
+    /// The wall: `process`, or `container` with limits that the kernel counts
+    /// exactly; the strongest of all files and options wins
+    #[arg(long, value_name = "WALL")]
+    wall: Option<String>,
+    /// Run on an imported image instead of the host's system directories
+    /// (`stockade image`; needs the wall `container`)
+    #[arg(long, value_name = "NAME")]
+    image: Option<String>,
     /// Start from a named preset
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
@@ -78,6 +86,8 @@ impl PolicyOptions {
             }
         };
         add("preset", self.preset.iter().cloned().collect());
+        add("wall", self.wall.iter().cloned().collect());
+        add("container.image", self.image.iter().cloned().collect());
         add(
             "filesystem.workspace",
             self.workspace.iter().cloned().collect(),

@@ -8,10 +8,11 @@ use crate::facts::{Facts, PathKind};
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
 use crate::plan::{Access, Grant, Rule};
-use crate::policy::{GrantTarget, PathGrant, Policy};
+use crate::policy::{GrantTarget, NamedSet, PathGrant, Policy};
 use crate::sets;
 
 use super::super::findings::Findings;
+use super::super::image;
 use super::super::places;
 use super::{Entry, View, built_in};
 
@@ -42,6 +43,7 @@ pub(super) fn collect(policy: &Policy, facts: &Facts, findings: &mut Findings) -
         facts,
         findings,
         writable: writable_places(policy, facts),
+        image: image::shown(policy, facts),
         found: HostParts {
             parts: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -103,6 +105,8 @@ struct Collector<'a, 'b, 'c> {
     findings: &'b mut Findings<'c>,
     /// Where an earlier run may have made links.
     writable: Vec<AbsolutePath>,
+    /// What the image shows in its root.
+    image: Vec<AbsolutePath>,
     found: HostParts,
 }
 
@@ -112,6 +116,9 @@ impl Collector<'_, '_, '_> {
             GrantTarget::Path(path) => return self.add(path, access, &grant.rule, Origin::Named),
             GrantTarget::Set(set) => *set,
         };
+        if self.facts.image.is_some() {
+            return self.add_image(set, grant, access);
+        }
         if access == Access::Write {
             self.findings.refuse(
                 Guarantee::FS2,
@@ -129,6 +136,21 @@ impl Collector<'_, '_, '_> {
                 ..grant.rule.clone()
             };
             self.add(&candidate.path, access, &rule, Origin::Suggested);
+        }
+    }
+
+    /// With an image the system is what it has in its root; toolchains of the
+    /// host were not made for it.
+    fn add_image(&mut self, set: NamedSet, grant: &PathGrant, access: Access) {
+        if set != NamedSet::System || access != Access::Read {
+            return;
+        }
+        let rule = Rule {
+            reason: "a directory of the image".to_owned(),
+            ..grant.rule.clone()
+        };
+        for path in self.image.clone() {
+            self.add(&path, access, &rule, Origin::Suggested);
         }
     }
 

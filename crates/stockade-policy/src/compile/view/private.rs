@@ -326,7 +326,8 @@ fn enter_file(view: &mut View, path: &str, content: Vec<u8>, reason: &str) {
 /// true of root's files when only the caller's id is mapped.
 fn enter_ssh_configuration(view: &mut View, facts: &Facts) {
     let path = absolute(SSH_CONFIGURATION);
-    let owner_is_mapped = facts.maps_every_id || facts.uid == 0;
+    // Files of an image belong to the caller.
+    let owner_is_mapped = facts.maps_every_id || facts.uid == 0 || facts.image.is_some();
     let is_directory = facts
         .paths
         .get(&path)
