@@ -716,12 +716,16 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__doctor)
-            opts="-h --attack --json --help"
+            opts="-h --attack --wall --all-walls --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --wall)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

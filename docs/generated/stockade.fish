@@ -172,7 +172,9 @@ complete -c stockade -n "__fish_stockade_using_subcommand restore" -l project -d
 complete -c stockade -n "__fish_stockade_using_subcommand restore" -l in -d 'Reset this fork instead of the project' -r
 complete -c stockade -n "__fish_stockade_using_subcommand restore" -l json -d 'Print JSON'
 complete -c stockade -n "__fish_stockade_using_subcommand restore" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l wall -d 'Attack the command behind this wall: `process` or `container`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l attack -d 'Run hostile programs inside and show which of them were stopped'
+complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l all-walls -d 'Attack behind every wall, and print which guarantee each of them holds'
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l json -d 'Print the findings as JSON'
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand init" -l preset -d 'Start from a preset: default, build, read-only, ci or strict' -r

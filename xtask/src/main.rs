@@ -3,6 +3,7 @@
 //! One module per verb. The product itself never depends on this crate.
 
 mod bench;
+mod conformance;
 mod fuzz;
 mod libtest;
 mod packages;
@@ -32,6 +33,7 @@ enum Verb {
     Tidy(tidy::Options),
     Fuzz(fuzz::Options),
     Bench(bench::Options),
+    Conformance(conformance::Options),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Verb::Tidy(options) => tidy::run(&options),
         Verb::Fuzz(options) => fuzz::run(&options),
         Verb::Bench(options) => bench::run(&options),
+        Verb::Conformance(options) => conformance::run(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -431,6 +431,14 @@ pub enum Wall {
 }
 
 impl Wall {
+    /// Every wall that there is, the weakest first.
+    pub const ALL: [Self; 2] = [Self::Process, Self::Container];
+
+    /// The wall of this name.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|wall| wall.word() == word)
+    }
+
     /// The word of the policy.
     pub fn word(self) -> &'static str {
         match self {

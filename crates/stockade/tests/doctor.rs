@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use stockade_testkit::{World, binary, has_program, skip};
+use stockade_testkit::{Finished, World, binary, has_program, is_root, skip};
 
 /// What the process wall promises.
-const PROMISED: [&str; 17] = [
-    "FS1", "FS2", "FS3", "FS5", "FS6", "PR1", "PR2", "PR3", "PR4", "PR5", "PR6", "PR7", "PR8",
-    "NT1", "EP1", "AU1", "AU2",
+const PROMISED: [&str; 18] = [
+    "FS1", "FS2", "FS3", "FS4", "FS5", "FS6", "PR1", "PR2", "PR3", "PR4", "PR5", "PR6", "PR7",
+    "PR8", "NT1", "EP1", "AU1", "AU2",
 ];
 
 fn doctor(world: &World, arguments: &[&str]) -> Output {
@@ -284,4 +284,35 @@ fn a_policy_that_cannot_be_used_does_not_hide_what_the_machine_can_do() {
         "{}",
         text(&output.stderr)
     );
+}
+
+/// The same attacks behind each wall: what one claims, it holds.
+#[test]
+fn every_wall_holds_what_it_claims() {
+    let world = World::new();
+    let mut doctor = world.stockade();
+    doctor.args(["doctor", "--attack", "--all-walls", "--json"]);
+    let finished = Finished::of(doctor.output().unwrap());
+    let found: Value = serde_json::from_str(&finished.ok()).unwrap();
+    let walls = found["walls"].as_array().unwrap();
+    let names: Vec<_> = walls
+        .iter()
+        .map(|wall| wall["wall"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["process", "container"]);
+    for wall in walls {
+        let cells = wall["guarantees"].as_array().unwrap();
+        let counted: u64 = cells
+            .iter()
+            .map(|cell| cell["stopped"].as_u64().unwrap())
+            .sum();
+        let cannot = cells.iter().all(|cell| cell["status"] == "cannot");
+        let may_not = wall["wall"] == "container" && !is_root();
+        assert_eq!(cannot, may_not, "{wall}");
+        assert!(cannot || counted > 150, "{counted}");
+        assert!(
+            cells.iter().all(|cell| cell["status"] != "failed"),
+            "{wall}"
+        );
+    }
 }

@@ -170,7 +170,7 @@ fn mechanism(
         (CR1 | CR2 | CR3, _) => return Err("no credential is bound"),
         (EP2, _) => {
             return Err(
-                "holds for the project (`stockade snapshot`); the process wall has no snapshots of processes",
+                "holds for the project (`stockade snapshot`); this wall has no snapshots of processes",
             );
         }
         (FS6, Form::Namespaces) => {

@@ -152,7 +152,7 @@ fn each_guarantee_says_what_it_rests_on() {
           EP1  held      each run starts from a declared state; nothing persists but what the policy names
                          by: a new root and empty private directories each time, gone with the run
           EP2  not held  restore gives back exactly the snapshot
-                         because: holds for the project (`stockade snapshot`); the process wall has no snapshots of processes
+                         because: holds for the project (`stockade snapshot`); this wall has no snapshots of processes
           AU1  held      each decision is one event with the rule that spoke, in a hash-chained log
                          by: hash-chained event log; each decision names its rule
           AU2  held      if any guarantee of the plan lacks evidence, the command does not start

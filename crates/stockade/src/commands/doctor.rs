@@ -1,8 +1,11 @@
 //! `stockade doctor`: what this machine can hold, and the attacks that show it.
 
+use stockade_policy::plan::Wall;
+
 use crate::exit::ExitCode;
 
 mod attack;
+mod conformance;
 mod examine;
 
 /// Show what this machine can hold, and what to do about the rest
@@ -16,6 +19,7 @@ mod examine;
     after_long_help = "Examples:\n  \
         stockade doctor\n  \
         stockade doctor --attack\n  \
+        stockade doctor --attack --all-walls     which wall holds what, as a table\n  \
         stockade doctor --json | jq '.guarantees[] | select(.status != \"held\")'\n\n\
         Exit code:\n  \
         0  commands can run here; with --attack: no attack escaped\n  \
@@ -26,9 +30,22 @@ pub struct Args {
     /// Run hostile programs inside and show which of them were stopped
     #[arg(long)]
     attack: bool,
+    /// Attack the command behind this wall: `process` or `container`
+    #[arg(long, value_name = "WALL", requires = "attack", value_parser = wall)]
+    wall: Option<Wall>,
+    /// Attack behind every wall, and print which guarantee each of them holds
+    #[arg(long, requires = "attack", conflicts_with = "wall")]
+    all_walls: bool,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
+}
+
+fn wall(word: &str) -> Result<Wall, String> {
+    Wall::from_word(word).ok_or_else(|| {
+        let words = Wall::ALL.map(Wall::word).join(", ");
+        format!("no wall is called that; there are: {words}")
+    })
 }
 
 /// Arguments of the hidden command that is the corpus inside.
@@ -46,8 +63,10 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
     } else {
         Format::Text
     };
-    if arguments.attack {
-        attack::run(format)
+    if arguments.all_walls {
+        conformance::run(format)
+    } else if arguments.attack {
+        attack::run(format, arguments.wall.unwrap_or(Wall::Process))
     } else {
         examine::run(format)
     }

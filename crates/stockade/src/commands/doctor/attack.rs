@@ -1,17 +1,21 @@
 //! `stockade doctor --attack`: lays bait, starts sandboxes with the hostile
 //! corpus in them, and prints what became of each attack.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::Context;
+use serde_json::Value;
 use stockade_attacks::bait::{Bait, Layout};
 use stockade_attacks::{Needs, Start, Table, Verdict};
 use stockade_engine::probe;
 use stockade_policy::facts::ControlGroups;
+use stockade_policy::plan::Wall;
 use stockade_sys::rustix::process::geteuid;
 use stockade_sys::signal::{self, Signals};
 
@@ -26,8 +30,44 @@ const SAMPLED: &str = "pr7-memory-file";
 /// Where the front keeps its state below the home that it is given.
 const STATE: &str = ".local/state/stockade";
 
-/// Attacks; fails when something escaped.
-pub fn run(format: Format) -> anyhow::Result<ExitCode> {
+/// Attacks behind one wall; fails when something escaped.
+pub fn run(format: Format, wall: Wall) -> anyhow::Result<ExitCode> {
+    let table = match attacked(wall)? {
+        Attacked::Interrupted(code) => return Ok(code),
+        Attacked::Cannot(why) => {
+            anyhow::bail!("the {} wall cannot be had here\n{why}", wall.word())
+        }
+        Attacked::Done { table, .. } => table,
+    };
+    match format {
+        Format::Text => print(&table.text())?,
+        Format::Json => print(&format!("{:#}\n", table.json()))?,
+    }
+    Ok(if table.nothing_escaped() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// What came of attacking one wall.
+pub enum Attacked {
+    Interrupted(ExitCode),
+    /// The wall cannot be had on this machine: the refusal.
+    Cannot(String),
+    Done {
+        /// What the plan says of each guarantee.
+        claims: Claims,
+        table: Table,
+    },
+}
+
+/// By the id of a guarantee: `held`, `partial` or `not-held`, and by what or
+/// why.
+pub type Claims = BTreeMap<String, (String, String)>;
+
+/// Runs the corpus behind one wall, under the default policy.
+pub fn attacked(wall: Wall) -> anyhow::Result<Attacked> {
     let program = std::fs::read_link("/proc/self/exe").context("cannot find my own program")?;
     // The bait is taken away also when a person loses patience.
     let signals = Signals::take_over(&[signal::INTERRUPT, signal::TERMINATE, signal::HANG_UP])
@@ -37,6 +77,11 @@ pub fn run(format: Format) -> anyhow::Result<ExitCode> {
     let (workspace, home) = (scratch.0.join("workspace"), scratch.0.join("home"));
     let state = home.join(STATE);
     private_directory(&state).context("cannot make a state directory")?;
+    private_directory(&workspace).context("cannot make a project")?;
+    let claims = match claims(&program, wall, &workspace, &home)? {
+        Ok(claims) => claims,
+        Err(why) => return Ok(Attacked::Cannot(why)),
+    };
     let layout = Layout {
         scratch: &scratch.0,
         workspace: &workspace,
@@ -55,31 +100,71 @@ pub fn run(format: Format) -> anyhow::Result<ExitCode> {
             announce(start);
             start.output(
                 &[program.clone().into(), INSIDE.into()],
-                &front(&program, start),
+                &front(&program, wall, start),
             )
         },
     )
     .context("cannot run the attacks")?;
     if let Some(arrived) = interrupted.or(signals.next()?) {
         show::line("stockade: interrupted; not every attack was tried");
-        return Ok(ExitCode::from(128 + arrived.number as u8));
+        return Ok(Attacked::Interrupted(ExitCode::from(
+            128 + arrived.number as u8,
+        )));
     }
-    excuse_what_the_plan_gives_up(&mut table);
-    match format {
-        Format::Text => print(&table.text())?,
-        Format::Json => print(&format!("{:#}\n", table.json()))?,
+    excuse_what_the_plan_gives_up(&mut table, &claims);
+    Ok(Attacked::Done { claims, table })
+}
+
+/// What the plan of the default policy says of each guarantee, or the refusal.
+fn claims(
+    program: &Path,
+    wall: Wall,
+    workspace: &Path,
+    home: &Path,
+) -> anyhow::Result<Result<Claims, String>> {
+    let mut explain = Command::new(program);
+    explain
+        .args(["explain", "--json", "--wall", wall.word(), "--project"])
+        .arg(workspace)
+        .args(["--", "true"])
+        .current_dir(workspace)
+        .env("HOME", home)
+        .env_remove("XDG_CONFIG_HOME")
+        .env_remove("XDG_STATE_HOME")
+        .stdin(Stdio::null());
+    let output = explain.output().context("cannot start my own program")?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr)
+            .trim_end()
+            .to_owned();
+        return Ok(Err(why));
     }
-    Ok(if table.nothing_escaped() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    let plan: Value = serde_json::from_slice(&output.stdout).context("the plan cannot be read")?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let claim = |one: &Value| {
+        let why = ["because", "lost", "by"].map(|key| text(&one[key]));
+        let why = why.into_iter().find(|why| !why.is_empty());
+        (
+            text(&one["id"]),
+            (text(&one["status"]), why.unwrap_or_default()),
+        )
+    };
+    let guarantees = plan["guarantees"].as_array();
+    Ok(Ok(guarantees.into_iter().flatten().map(claim).collect()))
 }
 
 /// The command line that starts the corpus in a sandbox of the default policy.
-fn front(program: &Path, start: &Start) -> Vec<OsString> {
+fn front(program: &Path, wall: Wall, start: &Start) -> Vec<OsString> {
     let mut line: Vec<OsString> = vec![program.into()];
-    line.extend(["run", "--quiet", "--attack-corpus", "--project"].map(OsString::from));
+    let options = [
+        "run",
+        "--quiet",
+        "--attack-corpus",
+        "--wall",
+        wall.word(),
+        "--project",
+    ];
+    line.extend(options.map(OsString::from));
     line.push(start.workspace.clone().into());
     if let Some(limits) = start.limits {
         line.extend(
@@ -98,14 +183,21 @@ fn front(program: &Path, start: &Start) -> Vec<OsString> {
     line
 }
 
-/// Without a control group this memory is sampled, and the plan itself says
-/// that its limit is best effort: passing it between two samples breaks no
-/// promise, and does not count as a stop either.
-fn excuse_what_the_plan_gives_up(table: &mut Table) {
+/// What the plan itself says that it does not hold breaks no promise, and does
+/// not count as a stop either. Without a control group memory is sampled, and
+/// its limit can be passed between two samples.
+fn excuse_what_the_plan_gives_up(table: &mut Table, claims: &Claims) {
     let groups = probe::control_groups(geteuid().as_raw());
     let exact = !matches!(groups, ControlGroups::None { .. });
     for row in &mut table.rows {
-        if row.id == SAMPLED && !exact && matches!(row.verdict, Verdict::Escaped(_)) {
+        if !matches!(row.verdict, Verdict::Escaped(_)) {
+            continue;
+        }
+        let claim = claims.get(row.guarantee.id());
+        let given_up = claim.filter(|(status, _)| status == "not-held");
+        if let Some((_, because)) = given_up {
+            row.verdict = Verdict::Inconclusive(format!("the plan does not hold it: {because}"));
+        } else if row.id == SAMPLED && !exact {
             row.verdict = Verdict::Inconclusive(
                 "passed between two samples; best effort without a control group, as the plan says"
                     .into(),

@@ -1,0 +1,167 @@
+//! `stockade doctor --attack --all-walls`: which wall holds which guarantee,
+//! shown by the same attacks behind each of them.
+
+use serde_json::{Value, json};
+use stockade_attacks::{Table, Verdict};
+use stockade_policy::guarantee::Guarantee;
+use stockade_policy::plan::Wall;
+
+use super::attack::{Attacked, Claims, attacked};
+use super::{Format, print};
+use crate::exit::ExitCode;
+
+/// What came of one guarantee behind one wall.
+struct Cell {
+    /// `held`, `partial`, `not-held`, `cannot` or `failed`.
+    status: &'static str,
+    /// By what, or why not.
+    why: String,
+    stopped: usize,
+    /// Attacks that got through although the wall claims to hold.
+    escaped: Vec<String>,
+}
+
+struct Column {
+    wall: Wall,
+    cells: Vec<Cell>,
+}
+
+/// Attacks behind every wall; fails when one does not hold what it claims.
+pub fn run(format: Format) -> anyhow::Result<ExitCode> {
+    let mut columns = Vec::new();
+    for wall in Wall::ALL {
+        let cells = match attacked(wall)? {
+            Attacked::Interrupted(code) => return Ok(code),
+            Attacked::Cannot(why) => {
+                let cell = |_: &Guarantee| Cell {
+                    status: "cannot",
+                    why: why.clone(),
+                    stopped: 0,
+                    escaped: Vec::new(),
+                };
+                Guarantee::ALL.iter().map(cell).collect()
+            }
+            Attacked::Done { claims, table } => {
+                let cell = |guarantee: &Guarantee| cell(*guarantee, &claims, &table);
+                Guarantee::ALL.iter().map(cell).collect()
+            }
+        };
+        columns.push(Column { wall, cells });
+    }
+    match format {
+        Format::Text => print(&text(&columns))?,
+        Format::Json => print(&format!("{:#}\n", json(&columns)))?,
+    }
+    let mut cells = columns.iter().flat_map(|column| &column.cells);
+    Ok(match cells.any(|cell| cell.status == "failed") {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
+fn cell(guarantee: Guarantee, claims: &Claims, table: &Table) -> Cell {
+    let rows = table.rows.iter().filter(|row| row.guarantee == guarantee);
+    let mut stopped = 0;
+    let mut escaped = Vec::new();
+    for row in rows {
+        match row.verdict {
+            Verdict::Stopped(_) => stopped += 1,
+            Verdict::Escaped(_) => escaped.push(row.id.clone()),
+            Verdict::Inconclusive(_) => {}
+        }
+    }
+    let (claim, why) = claims.get(guarantee.id()).cloned().unwrap_or_default();
+    let status = match &claim[..] {
+        _ if !escaped.is_empty() => "failed",
+        "held" => "held",
+        "partial" => "partial",
+        _ => "not-held",
+    };
+    Cell {
+        status,
+        why,
+        stopped,
+        escaped,
+    }
+}
+
+fn text(columns: &[Column]) -> String {
+    const CELL: usize = 16;
+    let promises = Guarantee::ALL
+        .iter()
+        .map(|one| one.promise().chars().count());
+    let width = promises.max().unwrap_or(0);
+    let mut lines = vec![format!(
+        "{:5}{:width$}  {}",
+        "",
+        "",
+        headings(columns, CELL)
+    )];
+    for (number, guarantee) in Guarantee::ALL.iter().enumerate() {
+        let cells = columns.iter().map(|column| {
+            let cell = &column.cells[number];
+            let word = match cell.status {
+                "failed" => format!("FAILED! {}", cell.escaped.len()),
+                _ if cell.stopped > 0 => format!("{} ({})", cell.status, cell.stopped),
+                status => status.to_owned(),
+            };
+            format!("{word:<CELL$}")
+        });
+        let cells = cells.collect::<String>();
+        lines.push(format!(
+            "{guarantee}  {:width$}  {}",
+            guarantee.promise(),
+            cells.trim_end()
+        ));
+    }
+    lines.push("\nIn brackets: attacks that were stopped.".to_owned());
+    lines.extend(columns.iter().flat_map(remarks));
+    lines.join("\n") + "\n"
+}
+
+fn headings(columns: &[Column], cell: usize) -> String {
+    let words = columns
+        .iter()
+        .map(|column| format!("{:<cell$}", column.wall.word()));
+    words.collect::<String>().trim_end().to_owned()
+}
+
+/// What is not held in full behind a wall, and why.
+fn remarks(column: &Column) -> Vec<String> {
+    let wall = column.wall.word();
+    if let Some(cell) = column.cells.first().filter(|cell| cell.status == "cannot") {
+        return vec![format!("\n{wall} cannot be had here:\n{}", cell.why)];
+    }
+    let mut remarks = Vec::new();
+    for (cell, guarantee) in column.cells.iter().zip(Guarantee::ALL) {
+        match cell.status {
+            "held" => {}
+            "failed" => remarks.push(format!(
+                "  {guarantee}  failed: {}",
+                cell.escaped.join(", ")
+            )),
+            status => remarks.push(format!("  {guarantee}  {status}: {}", cell.why)),
+        }
+    }
+    if !remarks.is_empty() {
+        remarks.insert(0, format!("\nBehind {wall}:"));
+    }
+    remarks
+}
+
+fn json(columns: &[Column]) -> Value {
+    let walls = columns.iter().map(|column| {
+        let cells = column
+            .cells
+            .iter()
+            .zip(Guarantee::ALL)
+            .map(|(cell, guarantee)| {
+                json!({
+                    "guarantee": guarantee.id(), "status": cell.status, "why": cell.why,
+                    "stopped": cell.stopped, "escaped": cell.escaped,
+                })
+            });
+        json!({ "wall": column.wall.word(), "guarantees": cells.collect::<Vec<_>>() })
+    });
+    json!({ "version": 1, "walls": walls.collect::<Vec<_>>() })
+}
