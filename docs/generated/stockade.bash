@@ -52,6 +52,9 @@ _stockade() {
             stockade,fork)
                 cmd="stockade__subcmd__fork"
                 ;;
+            stockade,gc)
+                cmd="stockade__subcmd__gc"
+                ;;
             stockade,help)
                 cmd="stockade__subcmd__help"
                 ;;
@@ -189,6 +192,9 @@ _stockade() {
                 ;;
             stockade__subcmd__help,fork)
                 cmd="stockade__subcmd__help__subcmd__fork"
+                ;;
+            stockade__subcmd__help,gc)
+                cmd="stockade__subcmd__help__subcmd__gc"
                 ;;
             stockade__subcmd__help,help)
                 cmd="stockade__subcmd__help__subcmd__help"
@@ -332,7 +338,7 @@ _stockade() {
 
     case "${cmd}" in
         stockade)
-            opts="-h -V --help --version run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image completions man schema attack-inside flatten egress help"
+            opts="-h -V --help --version run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside flatten egress help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -877,8 +883,22 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__gc)
+            opts="-h --dry-run --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__help)
-            opts="run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image completions man schema attack-inside flatten egress help"
+            opts="run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside flatten egress help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1144,6 +1164,20 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__help__subcmd__fork)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__gc)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

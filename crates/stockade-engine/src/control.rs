@@ -243,6 +243,24 @@ pub fn runs(state: &StateDirectory) -> Result<Vec<RunId>, StateError> {
     Ok(runs)
 }
 
+/// Runs of which only the socket is left, because their supervisor was killed.
+pub fn dead(state: &StateDirectory) -> Result<Vec<RunId>, StateError> {
+    let is_dead = |run: &RunId| {
+        let address = address(state, &socket_name(run));
+        let socket = seqpacket(SocketFlags::CLOEXEC);
+        let answer = address.and_then(|address| connect(&socket?, &address));
+        answer == Err(Errno::CONNREFUSED)
+    };
+    let mut runs = runs(state)?;
+    runs.retain(is_dead);
+    Ok(runs)
+}
+
+/// Removes what is left of a run that [`dead`] found.
+pub fn bury(state: &StateDirectory, run: &RunId) {
+    let _gone = rustix::fs::unlinkat(state, socket_name(run), AtFlags::empty()).is_err();
+}
+
 /// Asks one run and waits for its answer.
 pub fn ask(
     state: &StateDirectory,
@@ -261,7 +279,7 @@ pub fn ask(
         Err(Errno::NOENT) => return Err(ControlError::Over(run.clone())),
         Err(Errno::CONNREFUSED) => {
             // Its supervisor was killed and could not tidy up.
-            let _gone = rustix::fs::unlinkat(state, &name, AtFlags::empty()).is_err();
+            bury(state, run);
             return Err(ControlError::Over(run.clone()));
         }
         Err(error) => return Err(silent(error.to_string())),

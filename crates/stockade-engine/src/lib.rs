@@ -10,6 +10,7 @@ pub mod denials;
 pub mod discover;
 pub mod doctor;
 pub mod events;
+pub mod gc;
 pub mod git;
 pub mod hide;
 mod image;

@@ -101,7 +101,7 @@ impl Store {
         progress: &dyn Fn(usize, usize),
     ) -> Result<Imported, ImageError> {
         check_name(name)?;
-        self.clear_partial()?;
+        self.clear()?;
         let partial = Partial::new(self)?;
         let mut budget = Budget::new(limits);
         let blobs = Blobs::open(partial.layout(source, &mut budget)?)?;
@@ -291,21 +291,38 @@ impl Store {
         Ok(names)
     }
 
-    /// Removes what interrupted imports and removals left.
-    fn clear_partial(&self) -> Result<(), ImageError> {
-        let failed = system("clear away an interrupted import");
+    /// What interrupted imports and removals left, as paths.
+    pub fn litter(&self) -> Result<Vec<PathBuf>, ImageError> {
         let _lock = self.lock()?;
-        for name in directory::all_names(self.partial.as_fd()).map_err(&failed)? {
-            let opened = directory::open_private_if_there(self.partial.as_fd(), &name);
-            let lock = match opened.map_err(&failed)? {
-                Some(one) => directory::try_lock_directory(one.as_fd()).map_err(&failed)?,
-                None => continue,
-            };
-            if lock.is_some() {
-                directory::remove_tree(self.partial.as_fd(), &name).map_err(&failed)?;
-            }
+        let place = directory::path_of(self.partial.as_fd()).map_err(system("list the images"))?;
+        use std::os::unix::ffi::OsStringExt;
+        let place = PathBuf::from(std::ffi::OsString::from_vec(place));
+        let left = self.left()?.into_iter();
+        Ok(left.map(|(name, _)| place.join(name)).collect())
+    }
+
+    /// Removes it.
+    pub fn clear(&self) -> Result<(), ImageError> {
+        let _lock = self.lock()?;
+        for (name, _lock) in self.left()? {
+            directory::remove_tree(self.partial.as_fd(), &name)
+                .map_err(system("clear away an interrupted import"))?;
         }
         Ok(())
+    }
+
+    /// Names of what nobody is at work on, locked.
+    fn left(&self) -> Result<Vec<(String, directory::Lock)>, ImageError> {
+        let failed = system("look for interrupted imports");
+        let mut left = Vec::new();
+        for name in directory::all_names(self.partial.as_fd()).map_err(&failed)? {
+            let opened = directory::open_private_if_there(self.partial.as_fd(), &name);
+            if let Some(one) = opened.map_err(&failed)? {
+                let lock = directory::try_lock_directory(one.as_fd()).map_err(&failed)?;
+                left.extend(lock.map(|lock| (name, lock)));
+            }
+        }
+        Ok(left)
     }
 }
 

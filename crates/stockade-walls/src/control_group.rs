@@ -4,7 +4,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use stockade_policy::facts::ControlGroups;
@@ -247,7 +247,7 @@ fn remove_when_empty(directory: &std::path::Path) {
 
 /// Makes a directory that carries this process's id. One that is there already
 /// is of a dead process with the same id.
-fn create_own(directory: &std::path::Path) -> io::Result<()> {
+fn create_own(directory: &Path) -> io::Result<()> {
     match fs::create_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             fs::remove_dir(directory)?;
@@ -258,12 +258,21 @@ fn create_own(directory: &std::path::Path) -> io::Result<()> {
 }
 
 /// Removes groups that a killed supervisor left behind. A group with a process
-/// in it cannot be removed, so a living sandbox is never touched; one that is
-/// about to be joined is young.
-fn remove_stale(parent: &std::path::Path) {
+/// in it cannot be removed, so a living sandbox is never touched.
+fn remove_stale(parent: &Path) {
+    for group in stale_below(parent) {
+        // The next start tries again.
+        let _left = fs::remove_dir(group).is_err();
+    }
+}
+
+/// Groups of ours whose supervisor is gone. One that is about to be joined is
+/// young.
+fn stale_below(parent: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(parent) else {
-        return;
+        return Vec::new();
     };
+    let mut stale = Vec::new();
     for entry in entries.flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
@@ -279,10 +288,40 @@ fn remove_stale(parent: &std::path::Path) {
             .metadata()
             .and_then(|metadata| metadata.modified())
             .is_ok_and(|made| made.elapsed().is_ok_and(|age| age > STALE_AFTER));
-        if !supervisor_lives && is_old && fs::remove_dir(entry.path()).is_err() {
-            continue;
+        if !supervisor_lives && is_old {
+            stale.push(entry.path());
         }
     }
+    stale
+}
+
+/// Where groups are made: the parents of those of [`ControlGroup::create`].
+fn parents(groups: &ControlGroups) -> Vec<PathBuf> {
+    match groups {
+        ControlGroups::None { .. } => Vec::new(),
+        ControlGroups::V2 { directory, .. } => vec![directory.as_path().to_owned()],
+        ControlGroups::V1 { directories } => {
+            let directories = directories.values();
+            directories
+                .map(|directory| directory.as_path().to_owned())
+                .collect()
+        }
+    }
+}
+
+/// Groups that killed supervisors left behind.
+pub fn stale(groups: &ControlGroups) -> Vec<PathBuf> {
+    parents(groups)
+        .iter()
+        .flat_map(|parent| stale_below(parent))
+        .collect()
+}
+
+/// Removes them, as far as nothing is in them.
+pub fn clear(groups: &ControlGroups) {
+    parents(groups)
+        .iter()
+        .for_each(|parent| remove_stale(parent));
 }
 
 fn ignore_missing(result: io::Result<()>) -> io::Result<()> {

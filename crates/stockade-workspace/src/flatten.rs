@@ -94,6 +94,17 @@ pub(crate) fn clear_litter(store: &Store) -> Result<(), StoreError> {
     }
 }
 
+/// What [`clear_litter`] would remove.
+pub(crate) fn litter(store: &Store) -> Result<Vec<String>, StoreError> {
+    let place = directory::open_private_if_there(store.as_fd(), PLACE);
+    match place.map_err(system("open the store"))? {
+        Some(place) if try_lock(place.as_fd())?.is_some() => {
+            directory::all_names(place.as_fd()).map_err(system("list the store"))
+        }
+        _ => Ok(Vec::new()),
+    }
+}
+
 fn try_lock(place: BorrowedFd<'_>) -> Result<Option<directory::Lock>, StoreError> {
     directory::try_lock_directory(place).map_err(system("lock the store"))
 }

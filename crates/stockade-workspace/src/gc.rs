@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{Dir, renameat};
+use rustix::fs::renameat;
+use stockade_policy::path::AbsolutePath;
 
 use crate::store::{Store, StoreError, directory, system};
 
@@ -22,22 +23,36 @@ pub fn collect(store: &Store) -> Result<Collected, StoreError> {
     collect_locked(store)
 }
 
+/// What [`collect`] would clear away, as paths.
+pub fn litter(store: &Store) -> Result<Vec<AbsolutePath>, StoreError> {
+    let _lock = store.lock()?;
+    let mut names: Vec<String> = Vec::new();
+    let mut add = |part: &str, found: Vec<String>| {
+        names.extend(found.into_iter().map(|name| format!("{part}/{name}")));
+    };
+    for run in store.runs()? {
+        add(&format!("runs/{}", run.meta().id), trash(run.directory())?);
+    }
+    add("runs", halves(store)?);
+    add("runs", trash(store.part("runs")?.as_fd())?);
+    add("layers", unreferenced(store)?);
+    add("layers", trash(store.part("layers")?.as_fd())?);
+    add("flattening", crate::flatten::litter(store)?);
+    let path = |name: String| store.path().join(name).ok();
+    Ok(names.into_iter().filter_map(path).collect())
+}
+
 /// As [`collect`], for who holds the lock of the store. Runs are made under
 /// that lock, so one without a record is one whose maker died.
 pub(crate) fn collect_locked(store: &Store) -> Result<Collected, StoreError> {
     let mut collected = Collected::default();
-    let failed = system("clear the store");
-    let runs = store.part("runs")?;
-    let mut whole = BTreeSet::new();
     for run in store.runs()? {
-        whole.insert(run.meta().id.clone());
         clear_trash(run.directory())?;
     }
-    for name in directory::names(runs.as_fd()).map_err(&failed)? {
-        if !whole.contains(&name) {
-            remove(runs.as_fd(), &name)?;
-            collected.runs += 1;
-        }
+    let runs = store.part("runs")?;
+    for name in halves(store)? {
+        remove(runs.as_fd(), &name)?;
+        collected.runs += 1;
     }
     clear_trash(runs.as_fd())?;
     let layers = store.part("layers")?;
@@ -52,6 +67,19 @@ pub(crate) fn collect_locked(store: &Store) -> Result<Collected, StoreError> {
     clear_trash(layers.as_fd())?;
     crate::flatten::clear_litter(store)?;
     Ok(collected)
+}
+
+/// Runs that were never made whole.
+fn halves(store: &Store) -> Result<Vec<String>, StoreError> {
+    let whole: BTreeSet<String> = store
+        .runs()?
+        .iter()
+        .map(|run| run.meta().id.clone())
+        .collect();
+    let runs = store.part("runs")?;
+    let mut names = directory::names(runs.as_fd()).map_err(system("clear the store"))?;
+    names.retain(|name| !whole.contains(name));
+    Ok(names)
 }
 
 /// Layers that no run and no snapshot has.
@@ -107,19 +135,14 @@ pub(crate) fn remove(parent: BorrowedFd<'_>, name: &str) -> Result<(), StoreErro
 /// Finishes removals that were interrupted, and drops records that were never
 /// put in place.
 fn clear_trash(parent: BorrowedFd<'_>) -> Result<(), StoreError> {
-    let failed = system("clear the store");
-    let mut names = Vec::new();
-    let entries = Dir::read_from(parent).map_err(|error| failed(error.into()))?;
-    for entry in entries {
-        let entry = entry.map_err(|error| failed(error.into()))?;
-        if let Ok(name) = entry.file_name().to_str()
-            && (name.starts_with(".trash-") || name.starts_with(".meta.json."))
-        {
-            names.push(name.to_owned());
-        }
-    }
-    for name in names {
-        directory::remove_tree(parent, &name).map_err(&failed)?;
+    for name in trash(parent)? {
+        directory::remove_tree(parent, &name).map_err(system("clear the store"))?;
     }
     Ok(())
+}
+
+fn trash(parent: BorrowedFd<'_>) -> Result<Vec<String>, StoreError> {
+    let mut names = directory::all_names(parent).map_err(system("clear the store"))?;
+    names.retain(|name| name.starts_with(".trash-") || name.starts_with(".meta.json."));
+    Ok(names)
 }

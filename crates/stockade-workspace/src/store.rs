@@ -101,6 +101,25 @@ impl Store {
         }
     }
 
+    /// The stores of all workspaces.
+    pub fn all(state: BorrowedFd<'_>) -> Result<Vec<Self>, StoreError> {
+        let failed = system("list the stores");
+        let Some(all) = directory::open_private_if_there(state, DIRECTORY_NAME).map_err(&failed)?
+        else {
+            return Ok(Vec::new());
+        };
+        let mut stores = Vec::new();
+        for name in directory::names(all.as_fd()).map_err(&failed)? {
+            let store = directory::open_private(all.as_fd(), &name).map_err(&failed)?;
+            // One without a path was never used.
+            let path = directory::read_whole(store.as_fd(), "path").map_err(&failed)?;
+            if let Some(Ok(workspace)) = path.map(AbsolutePath::parse) {
+                stores.extend(Self::open_existing(state, &workspace)?);
+            }
+        }
+        Ok(stores)
+    }
+
     fn opened(directory: OwnedFd, workspace: &AbsolutePath) -> Result<Self, StoreError> {
         let failed = system("open the store of the workspace");
         match directory::read_whole(directory.as_fd(), "path").map_err(&failed)? {

@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod egress;
 pub mod explain;
 pub mod flatten;
+pub mod gc;
 pub mod generate;
 mod holds;
 pub mod image;
