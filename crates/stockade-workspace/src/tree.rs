@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -320,17 +320,42 @@ pub fn names(directory: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Whether two files hold the same bytes.
+/// Whether two files hold the same bytes. What is a hole in both is passed
+/// over, so that a file costs what it takes up and not what it says it holds.
 pub fn same_content(one: &mut File, other: &mut File) -> io::Result<bool> {
     let (mut left, mut right) = (vec![0u8; 64 * 1024], vec![0u8; 64 * 1024]);
-    loop {
+    if one.metadata()?.len() != other.metadata()?.len() {
+        return Ok(false);
+    }
+    let mut at = 0;
+    while let Some(start) = next_data(one, at)?
+        .into_iter()
+        .chain(next_data(other, at)?)
+        .min()
+    {
+        one.seek(SeekFrom::Start(start))?;
+        other.seek(SeekFrom::Start(start))?;
         let length = fill(one, &mut left)?;
         if length != fill(other, &mut right)? || left[..length] != right[..length] {
             return Ok(false);
         }
         if length == 0 {
-            return Ok(true);
+            break;
         }
+        at = start + length as u64;
+    }
+    Ok(true)
+}
+
+/// Where data begins at or after `at`; `None` when there is only a hole
+/// (lseek(2), `SEEK_DATA`).
+fn next_data(file: &File, at: u64) -> io::Result<Option<u64>> {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+        Ok(start) => Ok(Some(start)),
+        Err(Errno::NXIO) => Ok(None),
+        // A file system that does not tell.
+        Err(Errno::INVAL) => Ok(Some(at)),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -382,4 +407,48 @@ pub fn is_below(path: &[u8], above: &[u8]) -> bool {
         || path
             .strip_prefix(above)
             .is_some_and(|rest| rest.first() == Some(&b'/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use super::same_content;
+
+    /// A file of this size with one byte at each of these places.
+    fn sparse(size: u64, bytes: &[u64]) -> File {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(size).unwrap();
+        for &at in bytes {
+            file.write_all_at(b"x", at).unwrap();
+        }
+        file
+    }
+
+    /// As large as file systems allow: nobody could read it.
+    #[test]
+    fn holes_are_compared_without_reading_them() {
+        const SIZE: u64 = 1 << 43;
+        let same = |one: &[u64], other: &[u64]| {
+            same_content(&mut sparse(SIZE, one), &mut sparse(SIZE, other)).unwrap()
+        };
+        assert!(same(&[], &[]));
+        assert!(same(&[0, 1 << 40, SIZE - 1], &[0, 1 << 40, SIZE - 1]));
+        assert!(!same(&[1 << 40], &[]));
+        assert!(!same(&[], &[SIZE - 1]));
+        assert!(!same(&[1 << 40], &[(1 << 40) + 1]));
+        assert!(!same_content(&mut sparse(5, &[]), &mut sparse(6, &[])).unwrap());
+    }
+
+    #[test]
+    fn a_hole_is_the_same_as_zeros() {
+        let zeros = tempfile::tempfile().unwrap();
+        zeros.write_all_at(&vec![0u8; 300_000], 0).unwrap();
+        let (mut zeros, mut hole) = (zeros, sparse(300_000, &[]));
+        assert!(same_content(&mut zeros, &mut hole).unwrap());
+        assert!(same_content(&mut hole, &mut zeros).unwrap());
+        hole.write_all_at(b"x", 200_000).unwrap();
+        assert!(!same_content(&mut zeros, &mut hole).unwrap());
+    }
 }
