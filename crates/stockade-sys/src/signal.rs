@@ -107,6 +107,44 @@ impl AsFd for Signals {
     }
 }
 
+/// Lets every signal through to this thread as long as it lives, also those
+/// that [`Signals`] took over: they have the action that they have without it.
+/// A program started meanwhile begins with none blocked. Keys that were typed
+/// before have no effect any more; another signal that waited arrives at once.
+pub struct LetThrough(libc::sigset_t);
+
+impl LetThrough {
+    /// Begins now.
+    pub fn begin() -> io::Result<Self> {
+        for number in [libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP] {
+            // SAFETY: SIG_IGN is no function of ours, and what was set before
+            // is set again. Ignoring a signal drops it where it waits
+            // (signal(7), POSIX).
+            unsafe {
+                let before = libc::signal(number, libc::SIG_IGN);
+                libc::signal(number, before);
+            }
+        }
+        let none = set_of(&[]);
+        let mut old = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: `none` is initialised, and on success the kernel fills `old`.
+        unsafe {
+            check(libc::sigprocmask(libc::SIG_SETMASK, &raw const none, old.as_mut_ptr()).into())?;
+            Ok(Self(old.assume_init()))
+        }
+    }
+}
+
+impl Drop for LetThrough {
+    fn drop(&mut self) {
+        // SAFETY: the set is one that the kernel gave; the null old mask is
+        // allowed. Such a call does not fail.
+        unsafe {
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
+        }
+    }
+}
+
 /// Blocks every signal that can be blocked.
 pub fn block_all() -> io::Result<()> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();

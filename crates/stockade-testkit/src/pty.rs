@@ -33,7 +33,9 @@ impl Terminal {
     /// Starts `command` as the leader of a session on a new terminal.
     /// util-linux's `setsid` makes the terminal the controlling one.
     pub fn start(command: &Command) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        // Nobody else may hold it: it hangs up when it is closed here.
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = openpt(flags).expect("a terminal");
         grantpt(&master).expect("grantpt");
         unlockpt(&master).expect("unlockpt");
         let name = ptsname(&master, Vec::new()).expect("the terminal has a name");
@@ -118,7 +120,9 @@ impl Terminal {
     pub fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            self.read_some(Duration::from_millis(20));
+            if !self.read_some(Duration::from_millis(20)) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
             if let Some(status) = self.child.try_wait().expect("waitpid") {
                 self.watch(Duration::from_millis(50));
                 return status;
@@ -129,6 +133,16 @@ impl Terminal {
                 self.screen
             );
         }
+    }
+
+    /// Hangs up, as when a window is closed: both sides of the terminal go.
+    pub fn hang_up(&mut self) {
+        let nothing = File::open("/dev/null").expect("/dev/null");
+        self.slave = nothing
+            .try_clone()
+            .expect("a descriptor can be copied")
+            .into();
+        self.master = nothing;
     }
 
     /// Path of the terminal.

@@ -344,3 +344,66 @@ fn what_is_shown_is_escaped() {
     assert!(!diff.contains('\u{1b}') && diff.contains("text"), "{diff}");
     assert!(!run.stderr.contains('\u{1b}'), "{}", run.stderr);
 }
+
+/// The report names what is held as it does in live mode, whether or not
+/// anybody is told.
+#[test]
+fn a_report_names_what_is_held() {
+    let world = prepared();
+    world.outside_sh("git init -q .").ok();
+    let path = world.home.join("report.json");
+    let layer = |options: &[&str], script: &str| {
+        let mut all = vec!["--workspace", "review", "--report", path.to_str().unwrap()];
+        all.extend(options);
+        world.run(&all, &["sh", "-c", script]).expect_code(0);
+        let text = fs::read_to_string(&path).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        report["layer"].clone()
+    };
+    let script = "echo x > .git/hooks/pre-commit; git config core.pager ./evil; echo y > Makefile; \
+                  echo z > new";
+    for options in [&[][..], &["--quiet"]] {
+        let layer = layer(options, script);
+        assert_eq!(layer["state"], "waiting", "{layer}");
+        let runs = store(&world, "runs");
+        let id = runs[0].file_name().unwrap().to_str().unwrap();
+        assert_eq!(layer["run"], id);
+        let one = |name: &str| {
+            let path = world.project.join(name);
+            let all = layer["guarded"].as_array().unwrap().iter();
+            let mut found = all.filter(|one| one["path"] == path.to_str().unwrap());
+            let one = found.next().unwrap_or_else(|| panic!("{name}: {layer}"));
+            assert!(found.next().is_none(), "{layer}");
+            one.clone()
+        };
+        let hook = one(".git/hooks/pre-commit");
+        assert_eq!(
+            (&hook["what"], &hook["kind"]),
+            (&"held".into(), &"git".into())
+        );
+        assert!(
+            hook["rule"].is_string() && hook["reason"].is_string(),
+            "{hook}"
+        );
+        let config = one(".git/config");
+        assert_eq!(config["what"], "held");
+        assert!(
+            config["detail"].as_str().unwrap().contains("core.pager"),
+            "{config}"
+        );
+        assert_eq!(one("Makefile")["what"], "reported");
+        assert_eq!(layer["guarded"].as_array().unwrap().len(), 3, "{layer}");
+        assert_eq!(
+            layer["guarded"][2]["what"], "reported",
+            "held ones come first: {layer}"
+        );
+        stockade(&world, &["discard"]).expect_code(0);
+    }
+    // What came to nothing is not said to wait.
+    let layer = layer(&[], "echo x > new; rm new");
+    assert_eq!(
+        (&layer["state"], &layer["run"]),
+        (&"unchanged".into(), &().into())
+    );
+    assert_eq!(store(&world, "runs"), Vec::<PathBuf>::new());
+}

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use stockade_policy::path::printable;
+use stockade_sys::signal::LetThrough;
 use stockade_workspace::change::Change;
 use stockade_workspace::held::Verdict;
 use stockade_workspace::run_dir::Run;
@@ -184,6 +185,8 @@ fn page(text: &str) -> anyhow::Result<()> {
         .ok()
         .filter(|pager| !pager.trim().is_empty());
     let pager = pager.unwrap_or_else(|| "less -R".to_owned());
+    // At the end of a run signals are blocked, and a pager inherits that.
+    let through = LetThrough::begin()?;
     // Outside of the project, so that nothing there is taken for a
     // configuration.
     let child = Command::new("sh")
@@ -193,6 +196,7 @@ fn page(text: &str) -> anyhow::Result<()> {
         .env_remove("LESSOPEN")
         .stdin(Stdio::piped())
         .spawn();
+    drop(through);
     let Ok(mut child) = child else {
         return Ok(out.write_all(text.as_bytes())?);
     };

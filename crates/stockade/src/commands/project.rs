@@ -142,6 +142,13 @@ impl Waiting {
         all
     }
 
+    /// The changes of which the guard says something, held ones first.
+    pub fn special(&self) -> Vec<(&Change, &Verdict)> {
+        let all = self.in_order().into_iter();
+        all.filter_map(|(change, verdict)| Some((change, verdict?)))
+            .collect()
+    }
+
     /// How many changes are held.
     pub fn held(&self) -> usize {
         let held = |verdict: &&Verdict| verdict.held;

@@ -18,6 +18,7 @@ use stockade_sys::rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use stockade_sys::rustix::io::Errno;
 
 use super::options::PolicyOptions;
+use super::review::{self, Ending};
 use crate::exit::ExitCode;
 use crate::show;
 
@@ -134,13 +135,18 @@ pub fn perform(
         .transpose()?;
     match prepared.and_then(|prepared| attempt(request, prepared, voice)) {
         Ok((planned, finished)) => {
+            let is_said = voice != Voice::Quiet;
+            let ending = match &finished.layer {
+                Some(layer) if is_said || report.is_some() => Some(Ending::of(&planned, layer)),
+                _ => None,
+            };
             if let Some(file) = report {
-                write_report(file, &report_json(&planned, &finished)?)?;
+                write_report(file, &report_json(&planned, &finished, ending.as_ref())?)?;
             }
-            if let Some(layer) = &finished.layer
-                && voice != Voice::Quiet
+            if let Some(ending) = ending
+                && is_said
             {
-                super::review::conclude(&planned, layer, true);
+                ending.conclude(&planned);
             }
             let code = code(finished.outcome.exit_code());
             // The process is about to end: taking the plan apart would be work
@@ -256,7 +262,11 @@ fn say_how_it_ended(finished: &Finished) {
     }
 }
 
-fn report_json(planned: &Planned, finished: &Finished) -> anyhow::Result<serde_json::Value> {
+fn report_json(
+    planned: &Planned,
+    finished: &Finished,
+    ending: Option<&Ending<'_>>,
+) -> anyhow::Result<serde_json::Value> {
     let mut report = serde_json::to_value(finished.outcome.report(&planned.plan))?;
     let denials: Vec<_> = finished
         .denials
@@ -267,10 +277,7 @@ fn report_json(planned: &Planned, finished: &Finished) -> anyhow::Result<serde_j
         object.insert("denials".into(), serde_json::to_value(denials)?);
         object.insert("network".into(), serde_json::to_value(&finished.network)?);
         object.insert("workspace".into(), serde_json::to_value(&finished.names)?);
-        object.insert(
-            "layer".into(),
-            super::review::report(planned, finished.layer.as_ref()),
-        );
+        object.insert("layer".into(), review::report(planned, ending));
     }
     Ok(report)
 }
