@@ -26,7 +26,7 @@ use crate::policy::{
 use crate::problem::{Fault, LayerKind, Place, Problem, Trust};
 use crate::validate::{Context, Item, LayerPolicy, Said};
 
-pub use worktree::{Worktree, grant_worktree};
+pub use worktree::{Worktree, grant_worktree, is_of_worktree};
 
 /// Merges layers into one policy; without layers, the built-in default.
 ///

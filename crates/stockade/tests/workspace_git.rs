@@ -77,6 +77,44 @@ fn a08_hooks_configuration_and_pointers_of_the_repository_stay() {
     world.outside_sh("git status").expect_code(0);
 }
 
+/// No layer lies over the git directory, so what would be written there would
+/// neither wait nor go with the run: it is only read, and that is said.
+#[test]
+fn a08_a_linked_work_tree_is_not_written_around_the_layer() {
+    let world = linked();
+    let git = main_git(&world);
+    let state = || world.outside_sh("cd ../main/.git && find . -type f | sort | xargs sha256sum");
+    let before = state();
+    for mode in ["review", "discard"] {
+        let script = "git log --format=%s && git status --porcelain && echo b > b && \
+                      git diff --stat && ! git add b && ! git commit -qm x && ! git branch other";
+        let run = world.run(&["--workspace", mode], &["sh", "-c", script]);
+        assert!(run.stderr.contains("linked work tree"), "{}", run.stderr);
+        assert_eq!(run.ok(), "first");
+        assert_eq!(state(), before, "{mode}");
+    }
+    // Also when the mode follows from what a run goes on from.
+    let stockade = |arguments: &[&str]| {
+        let output = world.stockade().args(arguments).output();
+        Finished::of(output.unwrap()).expect_code(0)
+    };
+    stockade(&["apply"]);
+    assert!(world.project.join("b").exists());
+    stockade(&["snapshot", "start"]);
+    let on = world.run(&["--on", "start"], &["sh", "-c", "! git branch other"]);
+    on.expect_code(0);
+    assert_eq!(state(), before);
+    // Who names it has it written directly.
+    world.policy(&format!(
+        "[filesystem]\nwrite = [\".\", \"{}\"]\n",
+        git.display()
+    ));
+    let script = "git add b && git commit -qm second";
+    let run = world.run(&["--workspace", "review"], &["sh", "-c", script]);
+    run.expect_code(0);
+    assert_ne!(state(), before);
+}
+
 #[test]
 fn a08_the_plan_names_what_it_grants_and_a_ceiling_keeps_its_word() {
     let world = linked();

@@ -7,6 +7,9 @@ use crate::plan::{Form, Rule};
 use crate::policy::{GrantTarget, PathGrant, Policy};
 use crate::validate::{Context, Item, LayerPolicy, Said};
 
+/// Id of the rule by which it is granted.
+const RULE: &str = "built-in.git-worktree";
+
 /// The git directory of a linked work tree, outside the project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Worktree {
@@ -55,11 +58,16 @@ pub fn grant_worktree(
     policy.kept.extend(worktree.pointers.iter().cloned());
 }
 
+/// Whether a grant is one of these, and nobody asked for it by name.
+pub fn is_of_worktree(grant: &PathGrant) -> bool {
+    grant.rule.id == RULE
+}
+
 fn grant(path: &AbsolutePath) -> PathGrant {
     PathGrant {
         target: GrantTarget::Path(path.clone()),
         rule: Rule {
-            id: "built-in.git-worktree".to_owned(),
+            id: RULE.to_owned(),
             origin: "built-in".to_owned(),
             reason: "the git directory of this linked work tree".to_owned(),
         },

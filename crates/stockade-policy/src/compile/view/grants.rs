@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use crate::credentials;
 use crate::facts::{Facts, PathKind};
 use crate::guarantee::Guarantee;
+use crate::merge::is_of_worktree;
 use crate::path::AbsolutePath;
-use crate::plan::{Access, Grant, Rule};
+use crate::plan::{Access, Grant, Rule, WorkspaceMode};
 use crate::policy::{GrantTarget, NamedSet, PathGrant, Policy};
 use crate::sets;
 
@@ -54,8 +55,23 @@ pub(super) fn collect(policy: &Policy, facts: &Facts, findings: &mut Findings) -
         "the project that the command works on",
     );
     collector.add(&policy.workspace, Access::Read, &own, Origin::Named);
-    for grant in &policy.write {
+    let layered = policy.workspace_mode.0 != WorkspaceMode::Live;
+    let (of_worktree, named): (Vec<_>, Vec<_>) =
+        policy.write.iter().partition(|grant| is_of_worktree(grant));
+    for grant in named {
         collector.add_grant(grant, Access::Write);
+    }
+    if layered && !of_worktree.is_empty() {
+        // It is a part of the project that no layer can be over.
+        collector.findings.note(format!(
+            "this is a linked work tree, and in {} mode its git directory is only read: commit \
+             outside, or name that directory in filesystem.write to have it written directly",
+            policy.workspace_mode.0.word()
+        ));
+    } else {
+        for grant in of_worktree {
+            collector.add_grant(grant, Access::Write);
+        }
     }
     for grant in &policy.read {
         collector.add_grant(grant, Access::Read);
