@@ -116,15 +116,7 @@ pub struct LetThrough(libc::sigset_t);
 impl LetThrough {
     /// Begins now.
     pub fn begin() -> io::Result<Self> {
-        for number in [libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP] {
-            // SAFETY: SIG_IGN is no function of ours, and what was set before
-            // is set again. Ignoring a signal drops it where it waits
-            // (signal(7), POSIX).
-            unsafe {
-                let before = libc::signal(number, libc::SIG_IGN);
-                libc::signal(number, before);
-            }
-        }
+        drop_typed();
         let none = set_of(&[]);
         let mut old = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: `none` is initialised, and on success the kernel fills `old`.
@@ -137,11 +129,55 @@ impl LetThrough {
 
 impl Drop for LetThrough {
     fn drop(&mut self) {
-        // SAFETY: the set is one that the kernel gave; the null old mask is
-        // allowed. Such a call does not fail.
+        restore(&self.0);
+    }
+}
+
+/// Keeps the keys that interrupt from this thread as long as it lives: they are
+/// meant for another program on the same terminal. They have no effect later.
+pub struct OthersKeys(libc::sigset_t);
+
+impl OthersKeys {
+    /// Begins now, for who has just started the other program.
+    pub fn begin() -> io::Result<Self> {
+        let keys = set_of(&[libc::SIGINT, libc::SIGQUIT]);
+        let mut old = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: `keys` is initialised, and on success the kernel fills `old`.
         unsafe {
-            libc::sigprocmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
+            check(libc::sigprocmask(libc::SIG_BLOCK, &raw const keys, old.as_mut_ptr()).into())?;
+            Ok(Self(old.assume_init()))
         }
+    }
+}
+
+impl Drop for OthersKeys {
+    fn drop(&mut self) {
+        drop_typed();
+        restore(&self.0);
+    }
+}
+
+/// Drops what waits of the signals that keys send.
+fn drop_typed() {
+    for number in [libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP] {
+        // SAFETY: SIG_IGN is no function of ours, and what was set before is
+        // set again. Ignoring a signal drops it where it waits (signal(7)).
+        unsafe {
+            let before = libc::signal(number, libc::SIG_IGN);
+            libc::signal(number, before);
+        }
+    }
+}
+
+fn restore(mask: &libc::sigset_t) {
+    // SAFETY: the set is one that the kernel gave; the null old mask is
+    // allowed. Such a call does not fail.
+    unsafe {
+        libc::sigprocmask(
+            libc::SIG_SETMASK,
+            std::ptr::from_ref(mask),
+            std::ptr::null_mut(),
+        );
     }
 }
 

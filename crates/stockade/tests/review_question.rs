@@ -151,6 +151,27 @@ fn what_is_long_is_paged() {
     assert!(waiting(&world).is_empty());
 }
 
+/// Nor does Ctrl-C in the pager of `diff` end `diff` under it.
+#[test]
+fn a_pager_has_the_keys_for_itself() {
+    let world = prepared();
+    let script = format!("seq 1 100 > long; {WRITES}");
+    world
+        .run(&["--workspace", "review"], &["sh", "-c", &script])
+        .expect_code(CODE);
+    let mut command = world.stockade();
+    let pager = "cat; trap 'echo heard' INT; echo answer the pager; \
+                 until read x </dev/tty; do :; done; echo \"got $x\"";
+    command.env("PAGER", pager).arg("diff");
+    let mut terminal = Terminal::start(&command);
+    terminal.expect("answer the pager");
+    terminal.send(b"\x03");
+    terminal.expect("heard");
+    terminal.send(b"q\n");
+    terminal.expect("got q");
+    assert_eq!(terminal.wait().code(), Some(0), "{}", terminal.screen);
+}
+
 #[test]
 fn nonsense_is_asked_again() {
     let world = prepared();

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use stockade_policy::path::printable;
-use stockade_sys::signal::LetThrough;
+use stockade_sys::signal::{LetThrough, OthersKeys};
 use stockade_workspace::change::Change;
 use stockade_workspace::held::Verdict;
 use stockade_workspace::run_dir::Run;
@@ -197,6 +197,7 @@ fn page(text: &str) -> anyhow::Result<()> {
         .stdin(Stdio::piped())
         .spawn();
     drop(through);
+    let _others = OthersKeys::begin()?;
     let Ok(mut child) = child else {
         return Ok(out.write_all(text.as_bytes())?);
     };
