@@ -82,12 +82,19 @@ const FOR_EGRESS_BENCHMARK: &[Package] = &[
     package("tinyproxy-bin", "tinyproxy"),
 ];
 
+/// What the benchmark of the walls needs.
+const FOR_WALLS_BENCHMARK: &[Package] = &[
+    package("busybox-static", "/usr/bin/busybox"),
+    package("runc", "/usr/sbin/runc"),
+];
+
 /// What the packages are for.
 #[derive(Clone, Copy)]
 pub enum Purpose {
     Tests,
     Benchmark,
     EgressBenchmark,
+    WallsBenchmark,
 }
 
 /// Whether an ordinary user may call `sudo` to install packages.
@@ -105,6 +112,7 @@ pub fn ensure(purpose: Purpose, escalation: Escalation) -> Result<()> {
         Purpose::Tests => FOR_TESTS,
         Purpose::Benchmark => FOR_BENCHMARK,
         Purpose::EgressBenchmark => FOR_EGRESS_BENCHMARK,
+        Purpose::WallsBenchmark => FOR_WALLS_BENCHMARK,
     };
     let missing = missing(packages);
     if missing.is_empty() {

@@ -9,8 +9,10 @@ mod fixtures;
 mod meter;
 mod mounts;
 mod report;
+mod rounds;
 mod rows;
 mod statistics;
+mod walls;
 mod workspace;
 
 use crate::packages::{self, Escalation, Purpose};
@@ -58,6 +60,7 @@ pub struct Options {
 enum Suite {
     Egress(egress::Options),
     Workspace(workspace::Options),
+    Walls(walls::Options),
 }
 
 /// How much is done for each row.
@@ -101,6 +104,7 @@ pub fn run(options: &Options) -> Result<()> {
     match &options.suite {
         Some(Suite::Egress(options)) => return egress::run(options),
         Some(Suite::Workspace(options)) => return workspace::run(options),
+        Some(Suite::Walls(options)) => return walls::run(options),
         None => {}
     }
     let scale = if options.quick { QUICK } else { FULL };

@@ -4,7 +4,8 @@
 use super::contenders::{Arena, Contender};
 use super::fixtures;
 use super::report;
-use super::rows::{Figure, Limit, Row, milliseconds};
+use super::rounds::{self, empty};
+use super::rows::{Limit, Row, milliseconds};
 use super::statistics::Shuffler;
 use crate::packages::{self, Escalation, Purpose};
 use crate::shell;
@@ -213,13 +214,6 @@ fn git_status(bench: &Bench) -> Result<Vec<Row>> {
     Ok(vec![row])
 }
 
-fn empty(contender: &'static str) -> Figure {
-    Figure {
-        contender,
-        rounds: Vec::new(),
-    }
-}
-
 impl Bench {
     fn rounds(&self, full: usize) -> usize {
         if self.quick { 2 } else { full }
@@ -229,7 +223,6 @@ impl Bench {
         fixtures::large_project(&self.arena, name, files, 0)
     }
 
-    /// Every way in each round, in random order; the first round is thrown away.
     fn interleaved(
         &self,
         name: &str,
@@ -237,20 +230,8 @@ impl Bench {
         rounds: usize,
         mut one: impl FnMut(Way) -> Result<Duration>,
     ) -> Result<Row> {
-        let mut row = Row::new(name, "ms");
-        row.figures = ways.iter().map(|way| empty(way.name())).collect();
-        let mut shuffler = Shuffler::new();
-        for round in 0..=rounds {
-            let mut order: Vec<usize> = (0..ways.len()).collect();
-            shuffler.shuffle(&mut order);
-            for index in order {
-                let took = one(ways[index]).with_context(|| ways[index].name().to_owned())?;
-                if round > 0 {
-                    row.figures[index].rounds.push(milliseconds(took));
-                }
-            }
-        }
-        Ok(row)
+        let names: Vec<_> = ways.iter().map(|way| way.name()).collect();
+        rounds::interleaved(name, &names, rounds, |index| one(ways[index]))
     }
 
     /// A script that must find the project as it was first, and leaves files of known names.
