@@ -221,6 +221,19 @@ pub fn encode<T: Serialize>(task: u32, message: &T, target: &mut [u8]) -> Result
     Ok(HEADER_BYTES + length)
 }
 
+/// A command as it crosses in [`Request::Part`] and [`Request::Exec`]; `None`
+/// when it is longer than [`SPEC_BYTES_MAX`].
+#[cfg(feature = "host")]
+pub fn encode_spec(spec: &ExecSpec<'_>) -> Option<std::vec::Vec<u8>> {
+    let strings = spec.arguments.len() + spec.environment.len() + spec.directory.len();
+    // What is not a string takes less than this.
+    let room = strings.checked_add(64)?.min(SPEC_BYTES_MAX);
+    let mut bytes = std::vec![0; room];
+    let length = postcard::to_slice(spec, &mut bytes).ok()?.len();
+    bytes.truncate(length);
+    Some(bytes)
+}
+
 /// The length of the body and the task that a header names.
 pub fn header(bytes: [u8; HEADER_BYTES]) -> Result<(usize, u32), WireError> {
     let [a, b, c, d, e, f, g, h] = bytes;

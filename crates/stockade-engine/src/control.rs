@@ -174,10 +174,7 @@ impl ControlServer {
         let Ok(socket) = accept_with(&self.listener, flags) else {
             return;
         };
-        let caller = rustix::process::geteuid();
-        let is_own =
-            sockopt::socket_peercred(&socket).is_ok_and(|credentials| credentials.uid == caller);
-        if is_own && self.clients.len() < CLIENTS_MAX {
+        if is_own(socket.as_fd()) && self.clients.len() < CLIENTS_MAX {
             let id = ClientId(self.next);
             self.next += 1;
             self.clients.push(Client { id, socket });
@@ -309,12 +306,22 @@ fn socket_name(run: &RunId) -> String {
 }
 
 fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    unix_socket(SocketType::SEQPACKET, flags)
+}
+
+pub(crate) fn unix_socket(kind: SocketType, flags: SocketFlags) -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, kind, flags, None)
+}
+
+/// Whether the process behind a connection is this user's (SO_PEERCRED).
+pub(crate) fn is_own(socket: BorrowedFd<'_>) -> bool {
+    let caller = rustix::process::geteuid();
+    sockopt::socket_peercred(socket).is_ok_and(|credentials| credentials.uid == caller)
 }
 
 /// Through the descriptor of the checked directory: no link is followed, and
 /// a long path fits (unix(7) has room for 108 bytes).
-fn address(state: &StateDirectory, name: &str) -> Result<SocketAddrUnix, Errno> {
+pub(crate) fn address(state: &StateDirectory, name: &str) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new(format!(
         "/proc/self/fd/{}/{name}",
         state.as_fd().as_raw_fd()

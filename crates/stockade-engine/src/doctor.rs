@@ -309,6 +309,7 @@ fn to_the_gate(request: &Request, planned: &Planned) -> Result<Vec<usize>, (Vec<
         extra_environment: &extras.environment(),
         authority: extras.authority.as_deref(),
         upper: layer.as_ref().map(OwnLayer::place),
+        agent: None,
         fail_at: None,
     };
     let mut gate = process_wall::start(embryo, start)

@@ -106,6 +106,30 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         refused: String,
     },
+    /// A sandbox that stays is ready for commands.
+    SandboxStarted { name: String },
+    /// A sandbox that stays is over.
+    SandboxEnded { name: String, reason: String },
+    /// A command is about to be started in a sandbox that stays.
+    ExecStarted {
+        /// Number of the command in its sandbox, from 1.
+        exec: u64,
+        command: Vec<String>,
+    },
+    /// That command is over.
+    ExecEnded {
+        exec: u64,
+        /// Exit code of the command, when it exited.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<i32>,
+        /// Signal that ended it, when one did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signal: Option<i32>,
+        /// Why it was not started, or how it was lost.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        error: String,
+        duration_ms: u64,
+    },
     /// A person trusted a project's policy file with this content.
     Trusted { path: String, sha256: Hash },
     /// The trust in a project's policy file was taken back.
@@ -242,6 +266,10 @@ impl Event {
             Event::NetworkLost { .. } => "network_lost",
             Event::Approval(_) => "approval",
             Event::PolicyReloaded { .. } => "policy_reloaded",
+            Event::SandboxStarted { .. } => "sandbox_started",
+            Event::SandboxEnded { .. } => "sandbox_ended",
+            Event::ExecStarted { .. } => "exec_started",
+            Event::ExecEnded { .. } => "exec_ended",
             Event::Trusted { .. } => "trusted",
             Event::Untrusted { .. } => "untrusted",
             Event::Collected { .. } => "collected",
@@ -563,6 +591,22 @@ mod tests {
                 signal: Some(9),
                 duration_ms: 1,
                 peak_memory_bytes: None,
+            },
+            Event::SandboxStarted { name: "n".into() },
+            Event::SandboxEnded {
+                name: "n".into(),
+                reason: "r".into(),
+            },
+            Event::ExecStarted {
+                exec: 1,
+                command: vec!["c".into()],
+            },
+            Event::ExecEnded {
+                exec: 1,
+                code: None,
+                signal: Some(9),
+                error: String::new(),
+                duration_ms: 1,
             },
             trusted(&AbsolutePath::root(), hash),
             untrusted(&AbsolutePath::root(), hash),

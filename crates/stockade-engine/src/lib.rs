@@ -23,6 +23,7 @@ pub mod outcome;
 pub mod policy_text;
 pub mod probe;
 pub mod run;
+pub mod sandboxes;
 pub mod secrets;
 pub mod sockets;
 pub mod state;

@@ -15,6 +15,7 @@ use stockade_policy::compile::{self, CommandRequest};
 use stockade_policy::decide::Denial;
 use stockade_policy::digest::{Digest, digest};
 use stockade_policy::facts::{Ability, Facts};
+use stockade_policy::guarantee::Guarantee;
 use stockade_policy::network::rules::Approval;
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{Form, Plan, Rule, Unenforceable};
@@ -33,6 +34,7 @@ use crate::names::{NameSummary, Names};
 use crate::notice::Notices;
 use crate::outcome::{End, LimitHit, Outcome};
 use crate::probe::{self, ProbeError};
+use crate::sandboxes::host::{Host, Hosting};
 use crate::secrets::SecretError;
 use crate::streams;
 use crate::supervise::{Supervised, Supervision, handled_signals};
@@ -184,13 +186,24 @@ pub struct Prepared {
     embryo: std::io::Result<Embryo>,
     /// Started as soon as the policy is known to need one.
     egress: Option<Starting>,
+    /// No stream leads inside.
+    detached: bool,
 }
 
 impl Prepared {
     /// Prepares a run by the caller. This process must have one thread.
     pub fn new() -> Result<Self, Refusal> {
+        Self::with(false)
+    }
+
+    /// As [`Prepared::new`], for a sandbox to which no stream leads.
+    pub fn detached() -> Result<Self, Refusal> {
+        Self::with(true)
+    }
+
+    fn with(detached: bool) -> Result<Self, Refusal> {
         let system = |what| move |error| Refusal::System { what, error };
-        let mut streams = streams::prepare().map_err(system("the standard streams"))?;
+        let mut streams = prepare_streams(detached)?;
         let signals = Signals::take_over(&handled_signals()).map_err(system("signals"))?;
         signal::ignore(signal::PIPE);
         let child = streams.take_child();
@@ -201,6 +214,7 @@ impl Prepared {
             signals,
             embryo,
             egress: None,
+            detached,
         })
     }
 
@@ -217,13 +231,20 @@ impl Prepared {
             return Ok(embryo);
         }
         drop(embryo);
-        let system = |error| Refusal::System {
-            what: "the standard streams",
-            error,
-        };
-        self.streams = streams::prepare().map_err(system)?;
+        self.streams = prepare_streams(self.detached)?;
         let child = self.streams.take_child();
         Ok(Embryo::fork(plan.form, probe::identity()?, child, &[]))
+    }
+}
+
+fn prepare_streams(detached: bool) -> Result<streams::Prepared, Refusal> {
+    let system = |error| Refusal::System {
+        what: "the standard streams",
+        error,
+    };
+    match detached {
+        true => Ok(streams::none()),
+        false => streams::prepare().map_err(system),
     }
 }
 
@@ -338,6 +359,43 @@ fn directory(request: &Request, loaded: &Loaded) -> Result<AbsolutePath, Refusal
 
 /// Runs the command under its plan.
 pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<Finished, Refusal> {
+    begin(request, planned, prepared, None)
+}
+
+/// As [`run`], with the agent as the command: returns when the sandbox is over.
+/// One in which the agent never greeted is a refusal.
+pub fn stay(
+    request: &Request,
+    planned: &Planned,
+    prepared: Prepared,
+    hosting: Hosting,
+) -> Result<Finished, Refusal> {
+    if planned.plan.form == Form::LandlockOnly {
+        return Err(Refusal::Unenforceable(vec![no_namespaces()]));
+    }
+    begin(request, planned, prepared, Some(hosting))
+}
+
+/// Why a sandbox in the Landlock-only form cannot stay.
+fn no_namespaces() -> Unenforceable {
+    Unenforceable {
+        guarantee: Guarantee::PR4,
+        wall: "process",
+        reason: "without a pid namespace what commands leave behind cannot be ended when the \
+                 sandbox is"
+            .into(),
+        remedy: "`stockade doctor` says how this machine gets user namespaces; `stockade run` \
+                 works without them"
+            .into(),
+    }
+}
+
+fn begin(
+    request: &Request,
+    planned: &Planned,
+    prepared: Prepared,
+    hosting: Option<Hosting>,
+) -> Result<Finished, Refusal> {
     let run = RunId::generate().map_err(|error| Refusal::System {
         what: "the id of the run",
         error,
@@ -347,7 +405,16 @@ pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<F
     let mut layer = None;
     let result = OwnLayer::prepare(planned, &run).and_then(|own| {
         layer = own;
-        gate(request, planned, prepared, &run, &log, layer.as_ref())
+        let host = hosting.map(|hosting| host(hosting, planned, &run, &log));
+        let host = host.transpose()?;
+        gate(
+            request,
+            planned,
+            prepared,
+            &run,
+            &log,
+            (layer.as_ref(), host),
+        )
     });
     let (supervision, evidence) = match result {
         Ok(started) => started,
@@ -360,6 +427,8 @@ pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<F
     let mut supervised = supervision.run();
     let network = supervised.network.take();
     let names = supervised.names.take();
+    // It keeps its name until nothing is left.
+    let host = supervised.host.take();
     let outcome = outcome(planned, run.clone(), &supervised, clock.elapsed(), evidence);
     let mut finished = finish(planned, outcome, &supervised.last_words, &run, &log);
     finished.failure = supervised.failure.take();
@@ -371,7 +440,23 @@ pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<F
         held.release(caches.bytes_max, request.egress_program.as_deref());
     }
     finished.layer = layer.map(|layer| layer.finish(finished.outcome.exit_code()));
-    Ok(finished)
+    match host {
+        Some(host) if !host.stood() => Err(Refusal::System {
+            what: "the agent",
+            error: std::io::Error::other(host.reason()),
+        }),
+        _ => Ok(finished),
+    }
+}
+
+/// What stands between the agent of a sandbox that stays and its callers.
+fn host(hosting: Hosting, planned: &Planned, run: &RunId, log: &Log) -> Result<Host, Refusal> {
+    let failed = |error| Refusal::System {
+        what: "the agent",
+        error,
+    };
+    let (image, workspace) = (stockade_agent_image::IMAGE, &planned.plan.workspace);
+    hosting.begin(image, run, workspace, log).map_err(failed)
 }
 
 /// Makes the caches of the plan, and keeps them while the command runs.
@@ -398,7 +483,7 @@ fn gate(
     mut prepared: Prepared,
     run: &RunId,
     log: &Log,
-    layer: Option<&OwnLayer>,
+    (layer, mut host): (Option<&OwnLayer>, Option<Host>),
 ) -> Result<Started, Refusal> {
     let plan = &planned.plan;
     let fail_at = fail_at(request, plan)?;
@@ -412,6 +497,7 @@ fn gate(
         extra_environment: &extras.environment(),
         authority: extras.authority.as_deref(),
         upper: layer.map(OwnLayer::place),
+        agent: host.as_mut().and_then(Host::take_agent),
         fail_at,
     };
     let embryo = prepared.launcher(plan)?;
@@ -467,6 +553,7 @@ fn gate(
         out_of_memory,
         way_out,
         names,
+        host,
         ended: None,
     };
     Ok((supervision, evidence))

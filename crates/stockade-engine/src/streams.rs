@@ -143,6 +143,21 @@ pub fn prepare() -> io::Result<Prepared> {
     Ok(prepared)
 }
 
+/// No streams at all: /dev/null inside, and nothing to relay.
+pub fn none() -> Prepared {
+    Prepared {
+        child: [const { ChildStream::Null }; 3],
+        input: None,
+        outputs: Vec::new(),
+        terminal: None,
+    }
+}
+
+/// Whether one of the caller's streams is closed or /dev/null.
+pub(crate) fn leads_nowhere(stream: StandardStream) -> io::Result<bool> {
+    Ok(classify(stream.descriptor())? == Kind::Null)
+}
+
 /// The command can open the other end of its pipes through /proc, and empty or
 /// fill them between poll(2) and what follows. Waiting there would keep the
 /// supervisor from its limits and signals.

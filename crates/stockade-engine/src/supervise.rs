@@ -14,6 +14,7 @@ use stockade_walls::{self as walls, Report, Usage, WallError};
 
 use crate::names::{NameSummary, Names};
 use crate::outcome::{End, LimitHit};
+use crate::sandboxes::host::{self, Host};
 use crate::streams::{Input, Output, Wait};
 use crate::terminal::Terminals;
 use crate::way_out::tally::NetworkSummary;
@@ -35,6 +36,8 @@ pub struct Supervision {
     pub way_out: Option<WayOut>,
     /// What makes names in the parts of the host that can be written.
     pub names: Option<Names>,
+    /// For a sandbox that stays: what its callers and the agent say.
+    pub host: Option<Host>,
     /// Set once the command is over; starts as `None`.
     pub ended: Option<(End, Usage)>,
 }
@@ -55,6 +58,7 @@ pub struct Supervised {
     pub network: Option<NetworkSummary>,
     /// What was done to names, where a process outside makes them.
     pub names: Option<NameSummary>,
+    pub host: Option<Host>,
     /// The last that the command wrote as errors or on its terminal.
     pub last_words: Vec<u8>,
     /// Why supervision failed, if it did.
@@ -84,6 +88,7 @@ enum Source {
     Screen,
     WayOut(way_out::Source),
     Names,
+    Host(host::Source),
 }
 
 impl Supervision {
@@ -107,28 +112,42 @@ impl Supervision {
             last_words.extend_from_slice(terminals.last_words());
         }
         let (end, usage) = self.ended.unwrap_or((End::Lost, Usage::default()));
+        if let Some(host) = &mut self.host {
+            let failure = failure.as_ref().map(ToString::to_string);
+            host.conclude(&end, failure.as_deref());
+        }
         Supervised {
             sandbox: self.sandbox,
             end,
             usage,
             network: self.way_out.map(WayOut::finish),
             names: self.names.map(Names::finish),
+            host: self.host,
             last_words,
             failure,
         }
     }
 
     fn relay(&mut self) -> Result<(), WallError> {
-        let deadline = self.wall_time.map(|limit| Instant::now() + limit);
+        let wall = self.wall_time.map(|limit| Instant::now() + limit);
         while self.ended.is_none() || self.has_output() {
             let deadline = match (&self.ended, &self.terminals) {
-                (None, _) => deadline,
+                (None, _) => {
+                    let host = self.host.as_ref().and_then(Host::deadline);
+                    wall.into_iter().chain(host).min()
+                }
                 (Some(_), Some(_)) => Some(Instant::now() + TERMINAL_PATIENCE),
                 (Some(_), None) => None,
             };
             let Some(ready) = self.poll(deadline).map_err(system("poll"))? else {
                 if let (Some(_), Some(terminals)) = (&self.ended, &mut self.terminals) {
                     terminals.give_up();
+                    continue;
+                }
+                if wall.is_none_or(|wall| wall > Instant::now())
+                    && let Some(host) = &mut self.host
+                {
+                    host.tick().map_err(system("the agent"))?;
                     continue;
                 }
                 self.sandbox.kill();
@@ -169,6 +188,13 @@ impl Supervision {
                             && self.ended.is_none()
                         {
                             names.advance().map_err(system("the namer"))?;
+                        }
+                    }
+                    Source::Host(source) => {
+                        if let Some(host) = &mut self.host
+                            && self.ended.is_none()
+                        {
+                            host.advance(source, events).map_err(system("the agent"))?;
                         }
                     }
                     other => self.advance(other, events).map_err(system("relay"))?,
@@ -257,6 +283,14 @@ impl Supervision {
         {
             sources.push(Source::Names);
             descriptors.push(PollFd::from_borrowed_fd(waits, PollFlags::IN));
+        }
+        if self.ended.is_none()
+            && let Some(host) = &self.host
+        {
+            for (source, descriptor, flags) in host.waits_for() {
+                sources.push(Source::Host(source));
+                descriptors.push(PollFd::from_borrowed_fd(descriptor, flags));
+            }
         }
         if let Some(way_out) = &self.way_out {
             for (source, descriptor) in way_out.waits_for() {
@@ -356,6 +390,14 @@ impl Supervision {
     fn relay_signals(&mut self) -> Result<Asked, WallError> {
         let mut asked = Asked::Nothing;
         while let Some(arrived) = self.signals.next().map_err(system("signalfd"))? {
+            if let Some(host) = &mut self.host {
+                // Nobody's terminal is its own.
+                match arrived.number {
+                    signal::WINDOW_CHANGED | signal::CONTINUE | signal::TERMINAL_STOP => {}
+                    number => host.stop(&format!("its supervisor got signal {number}")),
+                }
+                continue;
+            }
             match arrived.number {
                 signal::WINDOW_CHANGED => {
                     if let Some(terminals) = &self.terminals {

@@ -25,12 +25,9 @@ use crate::streams::{CallerTerminal, StandardStream, Wait, remember};
 pub struct Terminals {
     caller: CallerTerminal,
     master: OwnedFd,
-    saved: Termios,
-    /// The caller's terminal is in raw mode now.
-    raw: bool,
+    keys: Keys,
     /// Something of this process reads the caller's terminal meanwhile.
     lent: bool,
-    guard: Option<Guard>,
     to_master: Direction,
     to_caller: Direction,
     /// The last that was shown, to explain a failure.
@@ -62,15 +59,11 @@ impl Terminals {
         }
         tcsetattr(&master, OptionalActions::Now, &modes)?;
         fcntl_setfl(&master, fcntl_getfl(&master)? | OFlags::NONBLOCK)?;
-        // Setting modes from a background job must not stop this process.
-        signal::ignore(signal::TERMINAL_OUTPUT);
         let mut terminals = Self {
             caller,
             master,
-            saved,
-            raw: false,
+            keys: Keys::new(saved),
             lent: false,
-            guard: None,
             to_master: Direction {
                 pending: Vec::new(),
                 over: !caller.reads,
@@ -107,39 +100,20 @@ impl Terminals {
 
     /// Raw mode, if keys are relayed and this job is in the foreground.
     pub fn take(&mut self) -> io::Result<()> {
-        if self.lent || !self.caller.reads || self.raw || !self.in_foreground() {
-            return Ok(());
+        match self.lent || !self.caller.reads {
+            true => Ok(()),
+            false => self.keys.take(),
         }
-        if self.guard.is_none() {
-            self.guard = Some(Guard::start(&self.saved)?);
-        }
-        let mut raw = self.saved.clone();
-        raw.make_raw();
-        tcsetattr(
-            StandardStream::Input.descriptor(),
-            OptionalActions::Now,
-            &raw,
-        )?;
-        self.raw = true;
-        Ok(())
     }
 
     /// Puts the caller's modes back.
     pub fn give_back(&mut self) {
-        if std::mem::take(&mut self.raw) {
-            let terminal = StandardStream::Input.descriptor();
-            // A terminal that is gone needs no modes.
-            let _gone = tcsetattr(terminal, OptionalActions::Drain, &self.saved).is_err();
-        }
-    }
-
-    fn in_foreground(&self) -> bool {
-        tcgetpgrp(StandardStream::Input.descriptor()).is_ok_and(|group| group == getpgrp())
+        self.keys.give_back();
     }
 
     /// What to poll; at most one descriptor a direction.
     pub fn waits_for(&self) -> [Option<(BorrowedFd<'_>, Wait)>; 2] {
-        let keys = if self.to_master.over || !self.raw {
+        let keys = if self.to_master.over || !self.keys.are_taken() {
             None
         } else if self.to_master.pending.is_empty() {
             Some((StandardStream::Input.descriptor(), Wait::Readable))
@@ -203,10 +177,72 @@ impl Terminals {
     }
 }
 
-impl Drop for Terminals {
+/// The keys of the caller's terminal, which is standard input: while they are
+/// taken it is in raw mode, and its modes come back whatever happens.
+pub(crate) struct Keys {
+    saved: Termios,
+    /// The terminal is in raw mode now.
+    raw: bool,
+    guard: Option<Guard>,
+}
+
+impl Keys {
+    /// Reads the modes that come back.
+    pub(crate) fn of(terminal: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self::new(tcgetattr(terminal)?))
+    }
+
+    fn new(saved: Termios) -> Self {
+        // Setting modes from a background job must not stop this process.
+        signal::ignore(signal::TERMINAL_OUTPUT);
+        Self {
+            saved,
+            raw: false,
+            guard: None,
+        }
+    }
+
+    pub(crate) fn are_taken(&self) -> bool {
+        self.raw
+    }
+
+    /// Raw mode, if this job is in the foreground.
+    pub(crate) fn take(&mut self) -> io::Result<()> {
+        if self.raw || !in_foreground() {
+            return Ok(());
+        }
+        if self.guard.is_none() {
+            self.guard = Some(Guard::start(&self.saved)?);
+        }
+        let mut raw = self.saved.clone();
+        raw.make_raw();
+        tcsetattr(
+            StandardStream::Input.descriptor(),
+            OptionalActions::Now,
+            &raw,
+        )?;
+        self.raw = true;
+        Ok(())
+    }
+
+    /// Puts the modes back.
+    pub(crate) fn give_back(&mut self) {
+        if std::mem::take(&mut self.raw) {
+            let terminal = StandardStream::Input.descriptor();
+            // A terminal that is gone needs no modes.
+            let _gone = tcsetattr(terminal, OptionalActions::Drain, &self.saved).is_err();
+        }
+    }
+}
+
+impl Drop for Keys {
     fn drop(&mut self) {
         self.give_back();
     }
+}
+
+fn in_foreground() -> bool {
+    tcgetpgrp(StandardStream::Input.descriptor()).is_ok_and(|group| group == getpgrp())
 }
 
 fn move_bytes(

@@ -19,6 +19,7 @@ use stockade_sys::rustix::process::{
 };
 use stockade_sys::{signal, terminal};
 
+use crate::agent::Agent;
 use crate::listeners::{self, Supplied};
 use crate::wire::{Assignment, End, Limit, Report, Request, Stream, Usage, Watch};
 use crate::{receive, send};
@@ -41,6 +42,8 @@ pub(crate) struct Inheritance {
     pub(crate) supply: Option<OwnedFd>,
     /// The sandbox's own /dev/null, where a stream leads there.
     pub(crate) null: Option<OwnedFd>,
+    /// What is run instead of the command, in a sandbox that stays.
+    pub(crate) agent: Option<Agent>,
 }
 
 /// Runs the command and reports its end.
@@ -54,6 +57,7 @@ pub(crate) fn run(
         terminal,
         supply,
         null,
+        agent,
     } = inheritance;
     let signals = signal::Signals::take_over(&[signal::CHILD])?;
     // Without a session of its own a command that gets a terminal could type
@@ -64,7 +68,11 @@ pub(crate) fn run(
     if let Some(terminal) = &terminal {
         ioctl_tiocsctty(terminal)?;
     }
-    let command = match start(assignment, streams, terminal.as_ref(), null) {
+    let started = match agent {
+        Some(agent) => agent.start(assignment, null),
+        None => start(assignment, streams, terminal.as_ref(), null),
+    };
+    let command = match started {
         Ok(command) => command,
         Err(error) => {
             let errno = error.raw_os_error().unwrap_or(0);
@@ -183,20 +191,26 @@ fn start_on_terminal(
     null: Option<&OwnedFd>,
     program: &Program,
 ) -> io::Result<u32> {
+    fork_and_execute(|| match prepare_command(streams, terminal, null) {
+        Err(error) => error,
+        Ok(()) => program
+            .each(|path, arguments| -> io::Result<u32> {
+                Err(process::execute(path, arguments, &program.environment))
+            })
+            .err()
+            .unwrap_or_else(|| Errno::NOENT.into()),
+    })
+}
+
+/// Forks a child for `become_command`, which returns only what failed; that
+/// comes back through a pipe.
+pub(crate) fn fork_and_execute(become_command: impl FnOnce() -> io::Error) -> io::Result<u32> {
     use stockade_sys::rustix::pipe::{PipeFlags, pipe_with};
     let (status, failed) = pipe_with(PipeFlags::CLOEXEC)?;
     match process::fork()? {
         None => {
             drop(status);
-            let error = match prepare_command(streams, terminal, null) {
-                Err(error) => error,
-                Ok(()) => program
-                    .each(|path, arguments| -> io::Result<u32> {
-                        Err(process::execute(path, arguments, &program.environment))
-                    })
-                    .err()
-                    .unwrap_or_else(|| Errno::NOENT.into()),
-            };
+            let error = become_command();
             let code = error.raw_os_error().unwrap_or(0).to_ne_bytes();
             // When even this fails, the exit code still says so.
             let _written = stockade_sys::rustix::io::write(&failed, &code).is_ok();
@@ -236,15 +250,15 @@ fn prepare_command(
 
 /// A command name and the places where it may be found, as execvp(3) looks, in
 /// the view and the environment of the command.
-struct Program {
+pub(crate) struct Program {
     candidates: Vec<CString>,
-    arguments: Vec<CString>,
-    environment: Vec<CString>,
+    pub(crate) arguments: Vec<CString>,
+    pub(crate) environment: Vec<CString>,
 }
 
 impl Program {
     /// `None` when a string contains NUL or there is no name.
-    fn of(assignment: &Assignment) -> Option<Self> {
+    pub(crate) fn of(assignment: &Assignment) -> Option<Self> {
         let name = assignment.argv.first()?;
         let arguments = assignment
             .argv

@@ -6,6 +6,7 @@
 //! evidence, wait at the gate, run the command, and stay as its init until it
 //! ends. It knows nothing of policy files, HTTP or async runtimes.
 
+mod agent;
 mod init;
 mod listeners;
 mod steps;
@@ -74,7 +75,7 @@ fn run(control: BorrowedFd<'_>, birth: &Birth) -> io::Result<()> {
         .map(|action| launcher.apply(action))
         .collect();
     look_out(control);
-    let assignment = receive_assignment(control)?;
+    let (assignment, agent) = receive_assignment(control)?;
     launcher.set_authority(assignment.authority.clone());
     let evidence = match perform(&mut launcher, birth, early, &assignment) {
         Ok(evidence) => evidence,
@@ -93,6 +94,7 @@ fn run(control: BorrowedFd<'_>, birth: &Birth) -> io::Result<()> {
         null,
         terminal: launcher.take_terminal(),
         supply: launcher.take_supply(),
+        agent,
     };
     drop(launcher);
     look_out(control);
@@ -146,22 +148,29 @@ fn perform(
 }
 
 /// Waits for the request to begin and reads the plan from the descriptor that
-/// comes with it.
-fn receive_assignment(control: BorrowedFd<'_>) -> io::Result<Assignment> {
+/// comes with it. Two more are those of an agent.
+fn receive_assignment(control: BorrowedFd<'_>) -> io::Result<(Assignment, Option<agent::Agent>)> {
     let mut buffer = [0u8; 64];
     let received = message::receive_into(control, &mut buffer, Wait::Yes)?;
     let (length, descriptors) = received.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let mut descriptors = descriptors.into_iter();
     match (
         wire::decode(&buffer[..length]).map_err(io::Error::other)?,
-        descriptors.into_iter().next(),
+        descriptors.next(),
     ) {
         (Request::Begin, Some(descriptor)) => {
+            let agent = match (descriptors.next(), descriptors.next()) {
+                (Some(program), Some(channel)) => Some(agent::Agent { program, channel }),
+                (None, _) => None,
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            };
             let mut encoded = Vec::new();
             let mut file = std::fs::File::from(descriptor);
             file.seek(io::SeekFrom::Start(0))?;
             file.take(wire::ASSIGNMENT_BYTES_MAX as u64 + 1)
                 .read_to_end(&mut encoded)?;
-            Assignment::decode(&encoded).map_err(io::Error::other)
+            let assignment = Assignment::decode(&encoded).map_err(io::Error::other)?;
+            Ok((assignment, agent))
         }
         _ => Err(io::ErrorKind::InvalidData.into()),
     }

@@ -253,7 +253,9 @@ pub enum Request {
     /// The id maps are written: perform what every plan begins with.
     Mapped,
     /// The control group is joined: perform the plan. A descriptor with the
-    /// encoded assignment comes with this message.
+    /// encoded assignment comes with this message; for a sandbox that stays,
+    /// two more: the agent's program, which is run instead of the command, and
+    /// its channel.
     Begin,
     /// Every guarantee has its evidence: run the command.
     Go,

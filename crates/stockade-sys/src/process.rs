@@ -167,18 +167,44 @@ pub fn exit_now(code: i32) -> ! {
 
 /// Replaces the program of this process (execve(2)); returns only the error.
 pub fn execute(program: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
-    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
-        strings
-            .iter()
-            .map(|text| text.as_ptr())
-            .chain([ptr::null()])
-            .collect()
-    };
     let (arguments, environment) = (pointers(arguments), pointers(environment));
     // SAFETY: both arrays end in NULL and point to strings that outlive the
     // call, as execve(2) demands.
     unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
     io::Error::last_os_error()
+}
+
+/// As [`execute`], with the file that a descriptor is open on (execveat(2) with
+/// AT_EMPTY_PATH): no path leads to it. It must be no script when the
+/// descriptor closes on exec.
+pub fn execute_open(
+    program: BorrowedFd<'_>,
+    arguments: &[CString],
+    environment: &[CString],
+) -> io::Error {
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: the path is an empty string; both arrays end in NULL and point to
+    // strings that outlive the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            arguments.as_ptr(),
+            environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    io::Error::last_os_error()
+}
+
+/// The strings as execve(2) takes them, a NULL behind the last.
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings
+        .iter()
+        .map(|text| text.as_ptr())
+        .chain([ptr::null()])
+        .collect()
 }
 
 /// Overwrites the environment and the arguments that the kernel shows in

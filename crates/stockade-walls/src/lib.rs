@@ -5,6 +5,7 @@
 //! asked checks the evidence and lets the command go, or drops the sandbox,
 //! which kills it. Walls see plans only; they know nothing of policies.
 
+pub mod agent;
 pub mod control_group;
 pub mod egress;
 mod lower;

@@ -18,6 +18,7 @@ use stockade_sys::rustix::process::{
     waitid,
 };
 
+use crate::agent::Agent;
 use crate::control_group::{ControlGroup, Counted};
 use crate::{WallError, lower};
 
@@ -75,6 +76,8 @@ pub struct Start<'a> {
     /// For a plan with an overlay of the workspace. It is made with the run
     /// and so is in no plan.
     pub upper: Option<&'a UpperLayer>,
+    /// For a sandbox that stays: what is run instead of the plan's command.
+    pub agent: Option<Agent>,
     /// Test aid: make this step of the plan fail.
     pub fail_at: Option<usize>,
 }
@@ -260,7 +263,7 @@ pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<Underway, W
         names: None,
     };
     gate.supervise(plan, embryo.mapped, start.fail_at)?;
-    gate.sandbox.begin(&assignment)?;
+    gate.sandbox.begin(&assignment, start.agent.as_ref())?;
     Ok(Underway(gate))
 }
 
@@ -546,7 +549,7 @@ impl Sandbox {
     }
 
     /// Hands the assignment over in a memory file and says to begin.
-    fn begin(&self, assignment: &[u8]) -> Result<(), WallError> {
+    fn begin(&self, assignment: &[u8], agent: Option<&Agent>) -> Result<(), WallError> {
         let flags = MemfdFlags::CLOEXEC;
         let file = memfd_create("stockade-plan", flags)
             .map_err(|error| WallError::system("memfd_create")(error.into()))?;
@@ -555,7 +558,8 @@ impl Sandbox {
             .map_err(WallError::system("write of the plan"))?;
         let bytes = wire::encode_message(&Request::Begin)
             .map_err(|error| WallError::Protocol(error.to_string()))?;
-        let attached = [file.as_fd()];
+        let mut attached = vec![file.as_fd()];
+        attached.extend(agent.into_iter().flat_map(Agent::descriptors));
         message::send(self.control.as_fd(), &bytes, &attached, Wait::Yes)
             .map_err(|_| WallError::LauncherGone)
     }

@@ -11,7 +11,7 @@ use crate::exit::ExitCode;
 use crate::show;
 
 /// Stockade itself failed or refused: nothing ran (as documented in `run`).
-const EXIT_FAILED: u8 = 125;
+pub(crate) const EXIT_FAILED: u8 = 125;
 
 /// A containment boundary for commands that an AI agent chose
 #[derive(Debug, Parser)]
@@ -42,6 +42,10 @@ pub struct Cli {
 enum Command {
     Run(commands::run::Args),
     Shell(commands::shell::Args),
+    Start(commands::start::Args),
+    Exec(commands::exec::Args),
+    List(commands::list::Args),
+    Stop(commands::stop::Args),
     Explain(commands::explain::Args),
     Test(commands::test::Args),
     Diff(commands::diff::Args),
@@ -86,6 +90,9 @@ pub fn main() -> u8 {
     }
     let done = if is("run") {
         run()
+    } else if is("exec") {
+        // As often, and with less to do.
+        parsed("exec").map(|arguments| shown(commands::exec::run(&arguments)))
     } else {
         Cli::try_parse().map(|cli| perform(&cli.command))
     };
@@ -98,7 +105,7 @@ fn run() -> Result<ExitCode, clap::Error> {
     let prepared = Prepared::new();
     let arguments = match plain() {
         Some(command) => commands::run::Args::plain(command),
-        None => parsed()?,
+        None => parsed("run")?,
     };
     Ok(shown(commands::run::run(&arguments, prepared)))
 }
@@ -113,19 +120,23 @@ fn plain() -> Option<Vec<OsString>> {
     (!command.is_empty()).then_some(command)
 }
 
-fn parsed() -> Result<commands::run::Args, clap::Error> {
-    let definition = clap::Command::new("run")
-        .bin_name("stockade run")
+/// Reads the arguments of one command without defining the others.
+fn parsed<T: Args + FromArgMatches>(name: &'static str) -> Result<T, clap::Error> {
+    let definition = clap::Command::new(name)
+        .bin_name(format!("stockade {name}"))
         .no_binary_name(true);
-    let definition = commands::run::Args::augment_args(definition);
-    let matches = definition.try_get_matches_from(std::env::args_os().skip(2))?;
-    commands::run::Args::from_arg_matches(&matches)
+    let matches = T::augment_args(definition).try_get_matches_from(std::env::args_os().skip(2))?;
+    T::from_arg_matches(&matches)
 }
 
 fn perform(command: &Command) -> ExitCode {
     let result = match command {
         Command::Run(arguments) => commands::run::run(arguments, Prepared::new()),
         Command::Shell(arguments) => commands::shell::run(arguments),
+        Command::Start(arguments) => commands::start::run(arguments),
+        Command::Exec(arguments) => commands::exec::run(arguments),
+        Command::List(arguments) => commands::list::run(arguments),
+        Command::Stop(arguments) => commands::stop::run(arguments),
         Command::Explain(arguments) => commands::explain::run(arguments),
         Command::Test(arguments) => commands::test::run(arguments),
         Command::Diff(arguments) => commands::diff::run(arguments),

@@ -86,6 +86,8 @@ const BOUNDARIES: &[Boundary] = &[
     Boundary {
         name: "stockade-engine",
         workspace: &[
+            "stockade-agent",
+            "stockade-agent-image",
             // Its messages; never its loop.
             "stockade-egress",
             "stockade-image",

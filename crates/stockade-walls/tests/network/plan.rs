@@ -247,6 +247,7 @@ pub fn start(
         extra_environment: &[(b"TOKEN".to_vec(), b"placeholder".to_vec())],
         authority: Some(AUTHORITY.as_bytes()),
         upper: None,
+        agent: None,
         fail_at,
     };
     let gate = process::start(embryo, start)?.finish(plan)?;

@@ -224,12 +224,24 @@ fn describe(event: &Event) -> (String, String) {
             duration_ms,
             ..
         } => {
-            let how = match (code, signal) {
-                (Some(code), _) => format!("code {code}"),
-                (None, Some(signal)) => format!("signal {signal}"),
-                (None, None) => "unknown".to_owned(),
-            };
+            let how = how(*code, *signal);
             (format!("{how} after {duration_ms} ms"), none())
+        }
+        Event::SandboxStarted { name } => (name.clone(), none()),
+        Event::SandboxEnded { name, reason } => (format!("{name}: {reason}"), none()),
+        Event::ExecStarted { exec, command } => (format!("{exec}: {}", command.join(" ")), none()),
+        Event::ExecEnded {
+            exec,
+            code,
+            signal,
+            error,
+            duration_ms,
+        } => {
+            let how = match error.is_empty() {
+                true => how(*code, *signal),
+                false => error.clone(),
+            };
+            (format!("{exec}: {how} after {duration_ms} ms"), none())
         }
         Event::NetworkDecided(_)
         | Event::CredentialUsed { .. }
@@ -245,6 +257,14 @@ fn describe(event: &Event) -> (String, String) {
         Event::LogRepaired { damaged_bytes, .. } => {
             (format!("{damaged_bytes} damaged bytes before this"), none())
         }
+    }
+}
+
+fn how(code: Option<i32>, signal: Option<i32>) -> String {
+    match (code, signal) {
+        (Some(code), _) => format!("code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "unknown".to_owned(),
     }
 }
 

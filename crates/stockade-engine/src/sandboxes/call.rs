@@ -1,0 +1,237 @@
+//! The callers' side: questions and orders to a sandbox.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, read};
+use rustix::net::{SocketFlags, SocketType, connect, sockopt};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use stockade_agent::buffer::Inbox;
+use stockade_agent::wire::decode;
+use stockade_sys::rustix;
+
+use super::Name;
+use super::registry::{Record, Registry, RegistryError, State};
+use super::wire::{FromCaller, Outbox, ToCaller};
+use crate::control::{is_own, unix_socket};
+use crate::state::StateError;
+
+/// How long a supervisor may take to answer a question.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a sandbox may take to end in order; longer than what its supervisor
+/// grants commands and agent.
+const END_MAX: Duration = Duration::from_secs(20);
+/// How long the kernel may take to end what was killed.
+const KILL_MAX: Duration = Duration::from_secs(10);
+
+/// Why a sandbox could not be spoken to.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error("there is no sandbox called {0}\n  remedy: `stockade list` shows those that there are")]
+    Absent(Name),
+    #[error("the sandbox {0} is not yours")]
+    Foreign(Name),
+    #[error(
+        "the sandbox {name} does not answer: {reason}\n  remedy: `stockade stop {name}` ends it"
+    )]
+    Silent { name: Name, reason: String },
+    /// Nothing was started.
+    #[error("the sandbox {name} refuses: {reason}")]
+    Refused { name: Name, reason: String },
+    #[error("cannot {what}: {error}")]
+    System {
+        what: &'static str,
+        error: std::io::Error,
+    },
+}
+
+/// A connection to the supervisor of one sandbox.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) name: Name,
+    pub(super) socket: OwnedFd,
+    pub(super) inbox: Inbox,
+    pub(super) outbox: Outbox,
+}
+
+impl Connection {
+    pub(super) fn open(registry: &Registry, name: &Name) -> Result<Self, CallError> {
+        let silent = |errno: Errno| CallError::Silent {
+            name: name.clone(),
+            reason: errno.to_string(),
+        };
+        let socket = unix_socket(SocketType::STREAM, SocketFlags::CLOEXEC).map_err(silent)?;
+        let address = registry.address(name).map_err(silent)?;
+        match connect(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::NOENT | Errno::CONNREFUSED) => {
+                return Err(CallError::Absent(name.clone()));
+            }
+            Err(error) => return Err(silent(error)),
+        }
+        match is_own(socket.as_fd()) {
+            true => Ok(Self {
+                name: name.clone(),
+                socket,
+                inbox: Inbox::default(),
+                outbox: Outbox::default(),
+            }),
+            false => Err(CallError::Foreign(name.clone())),
+        }
+    }
+
+    /// The process at the other end, which cannot become another one.
+    fn supervisor(&self) -> Result<OwnedFd, Errno> {
+        let pid: Pid = sockopt::socket_peercred(&self.socket)?.pid;
+        pidfd_open(pid, PidfdFlags::empty())
+    }
+
+    /// Asks one thing and waits for the answer.
+    fn ask<T>(
+        mut self,
+        question: &FromCaller<'_>,
+        take: impl FnOnce(&ToCaller<'_>) -> Option<T>,
+    ) -> Result<T, CallError> {
+        let deadline = Instant::now() + PATIENCE;
+        let name = self.name.clone();
+        let silent = |reason: &str| CallError::Silent {
+            name: name.clone(),
+            reason: reason.to_owned(),
+        };
+        let sent = self.outbox.push(0, question, 0).is_ok()
+            && self.outbox.flush(self.socket.as_fd()).is_ok();
+        if !sent {
+            return Err(silent("it closed the connection"));
+        }
+        loop {
+            match self.inbox.first() {
+                Ok(Some(frame)) => {
+                    let taken = decode(frame.body).ok().and_then(|answer| take(&answer));
+                    return taken.ok_or_else(|| silent("it is of another version"));
+                }
+                Ok(None) => {}
+                Err(error) => return Err(silent(&error.to_string())),
+            }
+            if !is_ready(self.socket.as_fd(), deadline) {
+                return Err(silent("it is stopped or very busy"));
+            }
+            match read(&self.socket, self.inbox.free()) {
+                Ok(0) | Err(_) => return Err(silent("it closed the connection")),
+                Ok(length) => self.inbox.fill(length),
+            }
+        }
+    }
+}
+
+/// Waits until there is something to read, or the end, but no longer than
+/// until `deadline`.
+fn is_ready(of: impl AsFd, deadline: Instant) -> bool {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok(left) = Timespec::try_from(left) else {
+            return false;
+        };
+        match poll(&mut [PollFd::new(&of, PollFlags::IN)], Some(&left)) {
+            Ok(ready) => return ready > 0,
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+/// A sandbox as it is listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub record: Record,
+    /// How many commands run in it; `None` when it does not say.
+    pub commands: Option<u32>,
+}
+
+/// All sandboxes of this user. What killed supervisors left is told once.
+pub fn list(registry: &Registry) -> Result<Vec<Listed>, StateError> {
+    let listed = registry.list()?.into_iter().map(|mut record| {
+        let asks = matches!(record.state, State::Running | State::Stopping);
+        let answer = asks.then(|| status(registry, &record.name)).flatten();
+        if let Some((_, true)) = answer {
+            record.state = State::Stopping;
+        }
+        Listed {
+            record,
+            commands: answer.map(|(commands, _)| commands),
+        }
+    });
+    Ok(listed.collect())
+}
+
+fn status(registry: &Registry, name: &Name) -> Option<(u32, bool)> {
+    let connection = Connection::open(registry, name).ok()?;
+    let answer = connection.ask(&FromCaller::Status, |answer| match *answer {
+        ToCaller::Status { commands, stopping } => Some((commands, stopping)),
+        _ => None,
+    });
+    answer.ok()
+}
+
+/// How a sandbox was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    InOrder,
+    /// Its supervisor did not answer, or not in time.
+    Killed,
+}
+
+/// Ends a sandbox and waits until nothing of it is left.
+pub fn stop(registry: &Registry, name: &Name) -> Result<Stopped, CallError> {
+    let connection = match Connection::open(registry, name) {
+        // One that is just starting has no socket yet, and one that was killed
+        // has nobody behind it; both show in the registry.
+        Err(CallError::Absent(_)) => return absent(registry, name),
+        other => other?,
+    };
+    let failed = |what| {
+        move |error: Errno| CallError::System {
+            what,
+            error: error.into(),
+        }
+    };
+    let supervisor = connection
+        .supervisor()
+        .map_err(failed("find the supervisor"))?;
+    let asked = connection.ask(&FromCaller::Stop, |answer| {
+        matches!(answer, ToCaller::Stopping).then_some(())
+    });
+    let in_order = asked.is_ok() && is_ready(&supervisor, Instant::now() + END_MAX);
+    if !in_order && !is_ready(&supervisor, Instant::now()) {
+        // With it goes everything inside.
+        pidfd_send_signal(&supervisor, Signal::KILL).map_err(failed("end the supervisor"))?;
+        if !is_ready(&supervisor, Instant::now() + KILL_MAX) {
+            return Err(CallError::Silent {
+                name: name.clone(),
+                reason: "it cannot be killed".to_owned(),
+            });
+        }
+    }
+    // What a killed one left.
+    registry.list()?;
+    Ok(match in_order {
+        true => Stopped::InOrder,
+        false => Stopped::Killed,
+    })
+}
+
+fn absent(registry: &Registry, name: &Name) -> Result<Stopped, CallError> {
+    let listed = registry.list()?;
+    match listed.iter().find(|record| record.name == *name) {
+        Some(record) if record.state == State::Gone => Ok(Stopped::InOrder),
+        Some(_) => Err(CallError::Silent {
+            name: name.clone(),
+            reason: "it is still starting, or about to end".to_owned(),
+        }),
+        None => Err(CallError::Absent(name.clone())),
+    }
+}

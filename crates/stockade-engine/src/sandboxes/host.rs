@@ -1,0 +1,433 @@
+//! The supervisor's side of a sandbox that stays: between its callers and the
+//! agent inside.
+//!
+//! Nothing here waits, and nothing grows without a bound: what the agent sends
+//! is bounded by credit that callers give, what callers send by credit that the
+//! agent gives and by what waits for it. An agent that says what cannot be true
+//! ends the sandbox; a caller that does is let go.
+
+mod end;
+mod orders;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::event::PollFlags;
+use stockade_agent::host::Accepted;
+use stockade_agent::wire::{Reply, Request, Status, TASKS_MAX};
+use stockade_policy::path::AbsolutePath;
+use stockade_sys::{rustix, signal};
+use stockade_walls::agent::Agent;
+
+use super::client::{Client, Stage};
+use super::detach::Announcement;
+use super::link::Link;
+use super::registry::{Reserved, State};
+use crate::events::{Event, RunId};
+use crate::log::{Log, LogError};
+
+/// How long the agent may take to greet.
+const GREETING_MAX: Duration = Duration::from_secs(30);
+/// How long commands may take to end when they are asked to.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long they, and the agent, may take when they have to.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Most callers at one time; others are turned away.
+const CLIENTS_MAX: usize = 2 * TASKS_MAX;
+
+/// What a sandbox that stays needs besides what a run needs.
+#[derive(Debug)]
+pub struct Hosting {
+    pub reserved: Reserved,
+    pub announcement: Announcement,
+}
+
+/// What can be polled for the sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    Agent,
+    Listener,
+    Client(u64),
+}
+
+/// How far the sandbox is.
+#[derive(Debug)]
+enum Phase {
+    /// The agent has not greeted yet.
+    Greeting {
+        until: Instant,
+    },
+    Serving,
+    /// Commands were asked to end.
+    Asking {
+        until: Instant,
+    },
+    /// Commands were killed.
+    Killing {
+        until: Instant,
+    },
+    /// The agent was asked to end.
+    Leaving {
+        until: Instant,
+    },
+}
+
+/// A command that runs, whether anybody still waits for it or not.
+#[derive(Debug)]
+struct Running {
+    exec: u64,
+    since: Instant,
+    client: Option<u64>,
+    /// Credit that the agent used and did not get back.
+    owed: [u32; 2],
+    /// When it is killed, its caller being gone.
+    kill_at: Option<Instant>,
+}
+
+/// One sandbox that stays.
+#[derive(Debug)]
+pub struct Host {
+    reserved: Reserved,
+    announcement: Option<Announcement>,
+    /// On its way to the launcher.
+    agent: Option<Agent>,
+    link: Link,
+    /// When the agent closed its channel, as seen here.
+    closed: Option<Instant>,
+    listener: Option<OwnedFd>,
+    clients: BTreeMap<u64, Client>,
+    next_client: u64,
+    running: BTreeMap<u32, Running>,
+    execs: u64,
+    phase: Phase,
+    /// Why it is to end, once it is.
+    reason: Option<String>,
+    run: RunId,
+    log: Log,
+}
+
+impl Hosting {
+    /// Prepares the agent and its channel.
+    pub(crate) fn begin(
+        mut self,
+        image: &[u8],
+        run: &RunId,
+        workspace: &AbsolutePath,
+        log: &Log,
+    ) -> io::Result<Host> {
+        let (agent, channel) = Agent::prepare(image)?;
+        self.reserved.describe(run, workspace.as_bytes());
+        Ok(Host {
+            reserved: self.reserved,
+            announcement: Some(self.announcement),
+            agent: Some(agent),
+            link: Link::new(channel)?,
+            closed: None,
+            listener: None,
+            clients: BTreeMap::new(),
+            next_client: 0,
+            running: BTreeMap::new(),
+            execs: 0,
+            phase: Phase::Greeting {
+                until: Instant::now() + GREETING_MAX,
+            },
+            reason: None,
+            run: run.clone(),
+            log: log.clone(),
+        })
+    }
+}
+
+impl Host {
+    /// What the launcher is given.
+    pub(crate) fn take_agent(&mut self) -> Option<Agent> {
+        self.agent.take()
+    }
+
+    /// Whether the sandbox stood, and whoever started it knows.
+    pub(crate) fn stood(&self) -> bool {
+        self.announcement.is_none()
+    }
+
+    /// What to poll, and for what.
+    pub fn waits_for(&self) -> Vec<(Source, BorrowedFd<'_>, PollFlags)> {
+        let mut waits = Vec::with_capacity(2 + self.clients.len());
+        if !self.link.is_closed() {
+            let more = match self.link.has_more() {
+                true => PollFlags::OUT,
+                false => PollFlags::empty(),
+            };
+            waits.push((Source::Agent, self.link.channel(), PollFlags::IN | more));
+        }
+        if let Some(listener) = &self.listener {
+            waits.push((Source::Listener, listener.as_fd(), PollFlags::IN));
+        }
+        for (&id, client) in &self.clients {
+            let mut flags = PollFlags::empty();
+            if client.is_heard() && self.link.has_room() {
+                flags |= PollFlags::IN;
+            }
+            if !client.outbox.is_empty() {
+                flags |= PollFlags::OUT;
+            }
+            waits.push((Source::Client(id), client.socket.as_fd(), flags));
+        }
+        waits
+    }
+
+    /// When [`Self::tick`] is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        let phase = match self.phase {
+            Phase::Serving => None,
+            Phase::Greeting { until }
+            | Phase::Asking { until }
+            | Phase::Killing { until }
+            | Phase::Leaving { until } => Some(until),
+        };
+        let closed = self.closed.map(|closed| closed + PATIENCE);
+        let kills = self.running.values().filter_map(|one| one.kill_at);
+        phase.into_iter().chain(closed).chain(kills).min()
+    }
+
+    /// What was polled for is there. An error ends the sandbox.
+    pub fn advance(&mut self, source: Source, events: PollFlags) -> io::Result<()> {
+        match source {
+            Source::Agent => self.hear()?,
+            Source::Listener => self.accept(),
+            Source::Client(id) => {
+                let gone = events.intersects(PollFlags::HUP | PollFlags::ERR);
+                let is_there = match self.clients.get_mut(&id) {
+                    Some(client) if events.contains(PollFlags::IN) => client.receive(),
+                    _ => true,
+                };
+                if gone || !is_there {
+                    self.let_go(id);
+                }
+            }
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// A deadline has passed. An error ends the sandbox.
+    pub fn tick(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if self.closed.is_some_and(|closed| closed + PATIENCE <= now) {
+            return Err(io::Error::other("it closed its channel"));
+        }
+        let due = |one: &Running| one.kill_at.is_some_and(|kill_at| kill_at <= now);
+        let killed: Vec<u32> = self
+            .running
+            .iter_mut()
+            .filter(|(_, one)| due(one))
+            .map(|(&task, one)| {
+                one.kill_at = None;
+                task
+            })
+            .collect();
+        for task in killed {
+            self.signal(task, signal::KILL);
+        }
+        match self.phase {
+            Phase::Greeting { until } if until <= now => {
+                return Err(io::Error::other("it did not greet in time"));
+            }
+            Phase::Asking { until } if until <= now => {
+                self.signal_all(signal::KILL);
+                self.phase = Phase::Killing {
+                    until: now + PATIENCE,
+                };
+            }
+            Phase::Killing { until } if until <= now => self.leave(),
+            Phase::Leaving { until } if until <= now => {
+                return Err(io::Error::other("it did not end when it was told to"));
+            }
+            _ => {}
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Ends the sandbox in order, for a reason: commands first.
+    pub fn stop(&mut self, reason: &str) {
+        self.ask_to_end(reason);
+        self.settle();
+    }
+
+    fn ask_to_end(&mut self, reason: &str) {
+        if self.is_stopping() {
+            return;
+        }
+        self.reason = Some(reason.to_owned());
+        if matches!(self.phase, Phase::Greeting { .. }) {
+            return self.leave();
+        }
+        // Who asks meanwhile learns it from the supervisor anyway.
+        let _unsaid = self.reserved.publish(State::Stopping).is_err();
+        self.signal_all(signal::TERMINATE);
+        self.signal_all(signal::CONTINUE);
+        self.phase = Phase::Asking {
+            until: Instant::now() + GRACE,
+        };
+    }
+
+    fn signal(&mut self, task: u32, number: i32) {
+        let group = true;
+        self.link.send(task, &Request::Signal { number, group });
+    }
+
+    fn signal_all(&mut self, number: i32) {
+        let tasks: Vec<u32> = self.running.keys().copied().collect();
+        for task in tasks {
+            self.signal(task, number);
+        }
+    }
+
+    fn leave(&mut self) {
+        self.link.send(0, &Request::Shutdown);
+        self.phase = Phase::Leaving {
+            until: Instant::now() + PATIENCE,
+        };
+    }
+
+    fn is_stopping(&self) -> bool {
+        !matches!(self.phase, Phase::Greeting { .. } | Phase::Serving)
+    }
+
+    /// Does everything for which there is no need to wait.
+    fn settle(&mut self) {
+        let ids: Vec<u64> = self.clients.keys().copied().collect();
+        for id in ids {
+            let Some(mut client) = self.clients.remove(&id) else {
+                continue;
+            };
+            let stays = self.obey(id, &mut client) && client.deliver();
+            let task = match client.stage {
+                Stage::Running { task, .. } => Some(task),
+                _ => None,
+            };
+            match (stays, task) {
+                (true, _) => {
+                    self.clients.insert(id, client);
+                }
+                (false, Some(task)) => self.abandon(task),
+                (false, None) => {}
+            }
+        }
+        if matches!(self.phase, Phase::Asking { .. } | Phase::Killing { .. })
+            && self.running.is_empty()
+        {
+            self.leave();
+        }
+        self.link.flush();
+        if self.link.is_closed() {
+            self.closed.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Takes what the agent sent.
+    fn hear(&mut self) -> io::Result<()> {
+        let mut greeted = false;
+        let mut events = Vec::new();
+        let mut unread = Vec::new();
+        let Self {
+            link,
+            clients,
+            running,
+            ..
+        } = self;
+        let heard = link.receive(|task, reply, accepted| {
+            greeted |= accepted == Accepted::Greeted;
+            let Some(one) = running.get_mut(&task) else {
+                return;
+            };
+            let client = one.client.and_then(|id| clients.get_mut(&id));
+            let telling = client.and_then(|client| match &mut client.stage {
+                Stage::Running { telling, .. } => Some(telling),
+                _ => None,
+            });
+            if let Reply::Data { stream, bytes } = reply {
+                let length = bytes.len() as u32;
+                match &telling {
+                    Some(_) => one.owed[*stream as usize] += length,
+                    None => unread.push((task, *stream, length)),
+                }
+            }
+            if let Some(telling) = telling {
+                telling.note(reply);
+            }
+            if accepted == Accepted::Over {
+                events.extend(ended(one, reply));
+                running.remove(&task);
+            }
+        });
+        for (task, stream, bytes) in unread {
+            self.grant(task, stream, bytes);
+        }
+        // What is not on record has ended all the same.
+        let _unwritten = self.write_down(&events).is_err();
+        heard.map_err(|violation| io::Error::other(violation.to_string()))?;
+        match greeted {
+            true => self.stand(),
+            false => Ok(()),
+        }
+    }
+
+    /// The agent is there: commands can be started.
+    fn stand(&mut self) -> io::Result<()> {
+        if self.is_stopping() {
+            return Ok(());
+        }
+        let name = self.reserved.name().clone();
+        self.listener = Some(self.reserved.listen().map_err(io::Error::other)?);
+        self.reserved
+            .publish(State::Running)
+            .map_err(io::Error::other)?;
+        let event = Event::SandboxStarted {
+            name: name.to_string(),
+        };
+        self.write_down(&[event]).map_err(io::Error::other)?;
+        self.phase = Phase::Serving;
+        match self.announcement.take() {
+            Some(announcement) => announcement.stand(&name),
+            None => Ok(()),
+        }
+    }
+
+    fn write_down(&self, events: &[Event]) -> Result<(), LogError> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        let appended = self.log.append(Some(&self.run), events, SystemTime::now());
+        appended.map(|_| ())
+    }
+}
+
+/// The record of a command that is over, by the last that the agent said.
+fn ended(one: &Running, last: &Reply<'_>) -> Option<Event> {
+    let (code, signal, error) = match *last {
+        Reply::Ended {
+            status: Status::Exited(code),
+        } => (Some(code), None, String::new()),
+        Reply::Ended {
+            status: Status::Killed { signal, .. },
+        } => (None, Some(signal), String::new()),
+        Reply::Failed { errno, reason } => {
+            let reason = stockade_agent::host::shown(reason);
+            let error = io::Error::from_raw_os_error(errno);
+            (None, None, format!("{reason}: {error}"))
+        }
+        _ => return None,
+    };
+    Some(Event::ExecEnded {
+        exec: one.exec,
+        code,
+        signal,
+        error,
+        duration_ms: one.since.elapsed().as_millis() as u64,
+    })
+}

@@ -1,0 +1,73 @@
+//! The end of a sandbox that stays: who is told, and what is written down.
+
+use super::super::wire::ToCaller;
+use super::Host;
+use crate::events::Event;
+use crate::outcome::{EXIT_SIGNAL_BASE, EXIT_TIME_LIMIT, End, LimitHit};
+
+impl Host {
+    /// Everything inside is gone: callers learn why, as far as they listen, and
+    /// the log does. `failure` is why supervision failed, if it did.
+    pub(crate) fn conclude(&mut self, end: &End, failure: Option<&str>) {
+        self.listener = None;
+        let why = why(end, failure);
+        let reason = match (failure, end, &self.reason) {
+            // Asked to end, and it did.
+            (None, End::Exited(_), Some(asked)) => asked.clone(),
+            _ => why,
+        };
+        let code = match end {
+            End::Limit(LimitHit::WallTime) => EXIT_TIME_LIMIT,
+            _ => EXIT_SIGNAL_BASE + stockade_sys::signal::KILL,
+        };
+        for client in self.clients.values_mut() {
+            // What the agent said before its end comes first.
+            if client.deliver() {
+                let reason = &reason;
+                client.conclude(&ToCaller::Over { code, reason });
+                let _unheard = client.deliver();
+            }
+        }
+        self.clients.clear();
+        let mut events: Vec<Event> = std::mem::take(&mut self.running)
+            .into_values()
+            .map(|one| Event::ExecEnded {
+                exec: one.exec,
+                code: None,
+                signal: None,
+                error: "the sandbox ended".to_owned(),
+                duration_ms: one.since.elapsed().as_millis() as u64,
+            })
+            .collect();
+        if self.stood() {
+            events.push(Event::SandboxEnded {
+                name: self.reserved.name().to_string(),
+                reason: reason.clone(),
+            });
+        }
+        self.reason = Some(reason);
+        // Nobody is left who could be told.
+        let _unwritten = self.write_down(&events).is_err();
+    }
+
+    /// Why it ended, once it has.
+    pub(crate) fn reason(&self) -> &str {
+        self.reason.as_deref().unwrap_or("it ended")
+    }
+}
+
+fn why(end: &End, failure: Option<&str>) -> String {
+    match (failure, end) {
+        (Some(failure), _) => failure.to_owned(),
+        (None, End::Limit(limit)) => format!("the limit {} was reached", limit.key()),
+        (None, End::NotExecuted { errno }) => {
+            let error = std::io::Error::from_raw_os_error(*errno);
+            format!(
+                "the agent cannot be executed: {error}\n  remedy: where it is a matter of \
+                 permission, the setting vm.memfd_noexec has to be 0 or 1"
+            )
+        }
+        (None, End::Exited(_) | End::Killed { .. }) => "the agent inside ended".to_owned(),
+        (None, End::Lost) => "it was killed from outside".to_owned(),
+    }
+}

@@ -1,0 +1,435 @@
+//! Which sandboxes there are: one directory for each user, in the state
+//! directory and checked like it.
+//!
+//! `NAME.json` says what a sandbox is; its supervisor holds a lock on it for as
+//! long as it lives, which tells a sandbox from what a killed supervisor left.
+//! `NAME.sock` is where it is spoken to.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::time::SystemTime;
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, bind, listen};
+use serde::{Deserialize, Serialize};
+use stockade_policy::path::printable;
+use stockade_sys::rustix;
+
+use crate::control::{address, unix_socket};
+use crate::events::{RunId, time_text};
+use crate::state::{Lock, LockKind, StateDirectory, StateError, system};
+
+/// Name of the directory in the state directory.
+const DIRECTORY: &str = "sandboxes";
+const LOCK: &str = "registry.lock";
+const RECORD: &str = ".json";
+const SOCKET: &str = ".sock";
+/// Length of a name that nobody chose.
+const GENERATED_LENGTH: usize = 6;
+/// Longest record that is read, in bytes; a workspace's path is most of it.
+const RECORD_BYTES_MAX: u64 = 64 * 1024;
+
+/// Name of a sandbox: 1 to 32 lower-case letters, digits and inner hyphens.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Name(String);
+
+impl Name {
+    pub const LENGTH_MAX: usize = 32;
+
+    /// Reads a name; `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_name = (1..=Self::LENGTH_MAX).contains(&text.len())
+            && text.bytes().all(fits)
+            && !text.starts_with('-')
+            && !text.ends_with('-');
+        is_name.then(|| Self(text.to_owned()))
+    }
+
+    fn generate() -> io::Result<Self> {
+        let id = RunId::generate()?;
+        Ok(Self(id.as_str()[..GENERATED_LENGTH].to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn record(&self) -> String {
+        format!("{}{RECORD}", self.0)
+    }
+
+    fn socket(&self) -> String {
+        format!("{}{SOCKET}", self.0)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// How a sandbox fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Nothing can be started in it yet.
+    Starting,
+    Running,
+    /// It was told to end.
+    Stopping,
+    /// Its supervisor was killed, and everything inside with it.
+    Gone,
+}
+
+impl State {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// What is known of a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    pub version: u32,
+    pub name: Name,
+    /// Id of its run, in the log, in `stockade approvals` and in the store of
+    /// layers; empty as long as there is none.
+    pub run: String,
+    /// When it was started, in UTC (RFC 3339).
+    pub since: String,
+    pub state: State,
+    /// Printable path of the project.
+    pub workspace: String,
+    /// What it is behind.
+    pub wall: String,
+}
+
+/// Why a name cannot be had, or the registry not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(
+        "there is a sandbox called {0} already\n  remedy: choose another name, or end that one: \
+         `stockade stop {0}`"
+    )]
+    Taken(Name),
+    #[error("cannot {what} the sandbox {name}: {error}")]
+    System {
+        what: &'static str,
+        name: Name,
+        error: io::Error,
+    },
+}
+
+/// The opened directory.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    directory: StateDirectory,
+}
+
+impl Registry {
+    /// Opens or makes it in the caller's state directory.
+    pub fn open(state: &StateDirectory) -> Result<Self, StateError> {
+        let path = state.path_of(DIRECTORY);
+        let directory = StateDirectory::open_at(&path)?;
+        Ok(Self { directory })
+    }
+
+    /// Takes a name, or makes one. What killed supervisors left goes.
+    pub fn reserve(&self, name: Option<Name>) -> Result<Reserved, RegistryError> {
+        let _lock = self.lock()?;
+        self.all()?;
+        let is_given = name.is_some();
+        let mut name = match name {
+            Some(name) => name,
+            None => self.unused()?,
+        };
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let file = loop {
+            match self.directory.open_file(&name.record(), flags) {
+                Ok(file) => break file,
+                Err(StateError::System { source, .. })
+                    if source.kind() == io::ErrorKind::AlreadyExists =>
+                {
+                    match is_given {
+                        true => return Err(RegistryError::Taken(name)),
+                        false => name = self.unused()?,
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let record = Record {
+            version: 1,
+            name: name.clone(),
+            run: String::new(),
+            since: time_text(SystemTime::now()),
+            state: State::Starting,
+            workspace: String::new(),
+            wall: "process".to_owned(),
+        };
+        let mut reserved = Reserved {
+            registry: self.clone(),
+            file,
+            record,
+        };
+        rustix::fs::flock(&reserved.file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|error| reserved.failed("lock", error.into()))?;
+        reserved.write()?;
+        Ok(reserved)
+    }
+
+    fn unused(&self) -> Result<Name, RegistryError> {
+        Name::generate()
+            .map_err(|error| system("name a sandbox in", self.directory.path(), error).into())
+    }
+
+    /// All sandboxes, by name. What killed supervisors left is told once, as
+    /// gone, and then removed.
+    pub fn list(&self) -> Result<Vec<Record>, StateError> {
+        let _lock = self.lock()?;
+        self.all()
+    }
+
+    fn lock(&self) -> Result<Lock, StateError> {
+        self.directory.lock(LOCK, LockKind::Exclusive)
+    }
+
+    /// The caller holds the lock.
+    fn all(&self) -> Result<Vec<Record>, StateError> {
+        let failed = |errno: Errno| system("list", self.directory.path(), errno);
+        // A descriptor of its own: reading a directory moves its offset.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory =
+            rustix::fs::openat(&self.directory, ".", flags, Mode::empty()).map_err(failed)?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_str().ok();
+            names.extend(name.and_then(|name| Name::parse(name.strip_suffix(RECORD)?)));
+        }
+        names.sort();
+        let mut records = Vec::new();
+        for name in names {
+            records.extend(self.examine(name)?);
+        }
+        Ok(records)
+    }
+
+    /// Reads one record, and removes it when its supervisor is gone; `None`
+    /// when it went meanwhile.
+    fn examine(&self, name: Name) -> Result<Option<Record>, StateError> {
+        let Some(file) = self.directory.open_existing(&name.record(), OFlags::RDWR)? else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        (&file)
+            .take(RECORD_BYTES_MAX)
+            .read_to_end(&mut bytes)
+            .map_err(|error| system("read", &self.directory.path_of(&name.record()), error))?;
+        // One that was killed while it wrote left half of it.
+        let mut record = serde_json::from_slice(&bytes).unwrap_or_else(|_| Record {
+            version: 1,
+            name: name.clone(),
+            run: String::new(),
+            since: String::new(),
+            state: State::Starting,
+            workspace: String::new(),
+            wall: String::new(),
+        });
+        record.name = name;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                record.state = State::Gone;
+                self.remove(&record.name);
+            }
+            Err(Errno::WOULDBLOCK) => {}
+            Err(errno) => {
+                let path = self.directory.path_of(&record.name.record());
+                return Err(system("lock", &path, errno));
+            }
+        }
+        Ok(Some(record))
+    }
+
+    /// Removes what is left of a sandbox.
+    fn remove(&self, name: &Name) {
+        for name in [name.socket(), name.record()] {
+            // What is gone already needs no removing.
+            let _gone = rustix::fs::unlinkat(&self.directory, name, AtFlags::empty()).is_err();
+        }
+    }
+
+    /// Where a sandbox is spoken to.
+    pub(super) fn address(&self, name: &Name) -> Result<rustix::net::SocketAddrUnix, Errno> {
+        address(&self.directory, &name.socket())
+    }
+}
+
+/// A name that is taken for as long as this lives.
+#[derive(Debug)]
+pub struct Reserved {
+    registry: Registry,
+    file: File,
+    record: Record,
+}
+
+impl Reserved {
+    pub fn name(&self) -> &Name {
+        &self.record.name
+    }
+
+    /// Notes which run it is.
+    pub(super) fn describe(&mut self, run: &RunId, workspace: &[u8]) {
+        self.record.run = run.as_str().to_owned();
+        self.record.workspace = printable(workspace);
+    }
+
+    /// Says in which state it is.
+    pub(super) fn publish(&mut self, state: State) -> Result<(), RegistryError> {
+        self.record.state = state;
+        let _lock = self.registry.lock()?;
+        self.write()
+    }
+
+    /// The caller holds the registry's lock. Not by renaming: the lock is on
+    /// this file.
+    fn write(&mut self) -> Result<(), RegistryError> {
+        let written = serde_json::to_vec(&self.record)
+            .map_err(io::Error::from)
+            .and_then(|bytes| {
+                self.file.set_len(0)?;
+                self.file.rewind()?;
+                self.file.write_all(&bytes)
+            });
+        written.map_err(|error| self.failed("record", error))
+    }
+
+    /// The socket at which commands and questions arrive.
+    pub(super) fn listen(&self) -> Result<OwnedFd, RegistryError> {
+        self.bound()
+            .map_err(|errno| self.failed("listen for", errno.into()))
+    }
+
+    fn bound(&self) -> Result<OwnedFd, Errno> {
+        let listener = unix_socket(
+            rustix::net::SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        )?;
+        let directory = &self.registry.directory;
+        let name = self.record.name.socket();
+        // Bound under another name first: who finds it before it listens would
+        // take the sandbox for one that is gone.
+        let fresh = format!("{name}.new");
+        bind(&listener, &address(directory, &fresh)?)?;
+        listen(&listener, 128)?;
+        rustix::fs::renameat(directory, &fresh, directory, &name)?;
+        Ok(listener)
+    }
+
+    fn failed(&self, what: &'static str, error: io::Error) -> RegistryError {
+        RegistryError::System {
+            what,
+            name: self.record.name.clone(),
+            error,
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.registry.remove(&self.record.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stockade_policy::path::AbsolutePath;
+
+    fn registry() -> (tempfile::TempDir, Registry) {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().canonicalize().unwrap().join("state");
+        let state =
+            StateDirectory::open_at(&AbsolutePath::parse(path.to_str().unwrap()).unwrap()).unwrap();
+        let registry = Registry::open(&state).unwrap();
+        (scratch, registry)
+    }
+
+    #[test]
+    fn names_have_one_form() {
+        for good in ["a", "0", "web-1", &"x".repeat(32)] {
+            assert!(Name::parse(good).is_some(), "{good}");
+        }
+        for bad in [
+            "",
+            "-",
+            "-a",
+            "a-",
+            "A",
+            "a.b",
+            "a/b",
+            "..",
+            "a b",
+            "a\n",
+            "é",
+            &"x".repeat(33),
+        ] {
+            assert!(Name::parse(bad).is_none(), "{bad}");
+        }
+        assert_eq!(Name::generate().unwrap().as_str().len(), GENERATED_LENGTH);
+        assert!(Name::parse(Name::generate().unwrap().as_str()).is_some());
+    }
+
+    #[test]
+    fn a_name_is_taken_once_and_free_again_afterwards() {
+        let (_scratch, registry) = registry();
+        let name = Name::parse("one").unwrap();
+        let first = registry.reserve(Some(name.clone())).unwrap();
+        assert!(matches!(
+            registry.reserve(Some(name.clone())),
+            Err(RegistryError::Taken(taken)) if taken == name
+        ));
+        let second = registry.reserve(None).unwrap();
+        let _listener = second.listen().unwrap();
+        let listed = registry.list().unwrap();
+        assert_eq!(listed.len(), 2);
+        assert!(listed.iter().all(|one| one.state == State::Starting));
+        drop((first, second));
+        assert!(registry.list().unwrap().is_empty());
+        registry.reserve(Some(name)).unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_supervisor_left_is_told_once_and_goes() {
+        let (_scratch, registry) = registry();
+        let name = Name::parse("one").unwrap();
+        let mut left = registry.reserve(Some(name.clone())).unwrap();
+        left.publish(State::Running).unwrap();
+        let listener = left.listen().unwrap();
+        // As after SIGKILL: descriptors are closed, names are still there.
+        let file = left.file.try_clone().unwrap();
+        std::mem::forget(left);
+        rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();
+        drop(listener);
+        let listed = registry.list().unwrap();
+        assert_eq!(listed[0].state, State::Gone);
+        assert!(registry.list().unwrap().is_empty());
+        let again = registry.reserve(Some(name)).unwrap();
+        drop(again);
+        let left = std::fs::read_dir(registry.directory.path().as_path()).unwrap();
+        assert_eq!(left.count(), 1, "only the lock is left");
+    }
+}
