@@ -43,6 +43,9 @@ _stockade() {
             stockade,egress)
                 cmd="stockade__subcmd__egress"
                 ;;
+            stockade,exec)
+                cmd="stockade__subcmd__exec"
+                ;;
             stockade,explain)
                 cmd="stockade__subcmd__explain"
                 ;;
@@ -52,20 +55,17 @@ _stockade() {
             stockade,fork)
                 cmd="stockade__subcmd__fork"
                 ;;
-            stockade,gc)
-                cmd="stockade__subcmd__gc"
-                ;;
             stockade,help)
                 cmd="stockade__subcmd__help"
-                ;;
-            stockade,image)
-                cmd="stockade__subcmd__image"
                 ;;
             stockade,init)
                 cmd="stockade__subcmd__init"
                 ;;
             stockade,learn)
                 cmd="stockade__subcmd__learn"
+                ;;
+            stockade,list)
+                cmd="stockade__subcmd__list"
                 ;;
             stockade,log)
                 cmd="stockade__subcmd__log"
@@ -93,6 +93,12 @@ _stockade() {
                 ;;
             stockade,snapshot)
                 cmd="stockade__subcmd__snapshot"
+                ;;
+            stockade,start)
+                cmd="stockade__subcmd__start"
+                ;;
+            stockade,stop)
+                cmd="stockade__subcmd__stop"
                 ;;
             stockade,test)
                 cmd="stockade__subcmd__test"
@@ -184,6 +190,9 @@ _stockade() {
             stockade__subcmd__help,egress)
                 cmd="stockade__subcmd__help__subcmd__egress"
                 ;;
+            stockade__subcmd__help,exec)
+                cmd="stockade__subcmd__help__subcmd__exec"
+                ;;
             stockade__subcmd__help,explain)
                 cmd="stockade__subcmd__help__subcmd__explain"
                 ;;
@@ -193,20 +202,17 @@ _stockade() {
             stockade__subcmd__help,fork)
                 cmd="stockade__subcmd__help__subcmd__fork"
                 ;;
-            stockade__subcmd__help,gc)
-                cmd="stockade__subcmd__help__subcmd__gc"
-                ;;
             stockade__subcmd__help,help)
                 cmd="stockade__subcmd__help__subcmd__help"
-                ;;
-            stockade__subcmd__help,image)
-                cmd="stockade__subcmd__help__subcmd__image"
                 ;;
             stockade__subcmd__help,init)
                 cmd="stockade__subcmd__help__subcmd__init"
                 ;;
             stockade__subcmd__help,learn)
                 cmd="stockade__subcmd__help__subcmd__learn"
+                ;;
+            stockade__subcmd__help,list)
+                cmd="stockade__subcmd__help__subcmd__list"
                 ;;
             stockade__subcmd__help,log)
                 cmd="stockade__subcmd__help__subcmd__log"
@@ -234,6 +240,12 @@ _stockade() {
                 ;;
             stockade__subcmd__help,snapshot)
                 cmd="stockade__subcmd__help__subcmd__snapshot"
+                ;;
+            stockade__subcmd__help,start)
+                cmd="stockade__subcmd__help__subcmd__start"
+                ;;
+            stockade__subcmd__help,stop)
+                cmd="stockade__subcmd__help__subcmd__stop"
                 ;;
             stockade__subcmd__help,test)
                 cmd="stockade__subcmd__help__subcmd__test"
@@ -265,15 +277,6 @@ _stockade() {
             stockade__subcmd__help__subcmd__cache,trim)
                 cmd="stockade__subcmd__help__subcmd__cache__subcmd__trim"
                 ;;
-            stockade__subcmd__help__subcmd__image,import)
-                cmd="stockade__subcmd__help__subcmd__image__subcmd__import"
-                ;;
-            stockade__subcmd__help__subcmd__image,list)
-                cmd="stockade__subcmd__help__subcmd__image__subcmd__list"
-                ;;
-            stockade__subcmd__help__subcmd__image,remove)
-                cmd="stockade__subcmd__help__subcmd__image__subcmd__remove"
-                ;;
             stockade__subcmd__help__subcmd__secret,list)
                 cmd="stockade__subcmd__help__subcmd__secret__subcmd__list"
                 ;;
@@ -282,30 +285,6 @@ _stockade() {
                 ;;
             stockade__subcmd__help__subcmd__secret,set)
                 cmd="stockade__subcmd__help__subcmd__secret__subcmd__set"
-                ;;
-            stockade__subcmd__image,help)
-                cmd="stockade__subcmd__image__subcmd__help"
-                ;;
-            stockade__subcmd__image,import)
-                cmd="stockade__subcmd__image__subcmd__import"
-                ;;
-            stockade__subcmd__image,list)
-                cmd="stockade__subcmd__image__subcmd__list"
-                ;;
-            stockade__subcmd__image,remove)
-                cmd="stockade__subcmd__image__subcmd__remove"
-                ;;
-            stockade__subcmd__image__subcmd__help,help)
-                cmd="stockade__subcmd__image__subcmd__help__subcmd__help"
-                ;;
-            stockade__subcmd__image__subcmd__help,import)
-                cmd="stockade__subcmd__image__subcmd__help__subcmd__import"
-                ;;
-            stockade__subcmd__image__subcmd__help,list)
-                cmd="stockade__subcmd__image__subcmd__help__subcmd__list"
-                ;;
-            stockade__subcmd__image__subcmd__help,remove)
-                cmd="stockade__subcmd__image__subcmd__help__subcmd__remove"
                 ;;
             stockade__subcmd__secret,help)
                 cmd="stockade__subcmd__secret__subcmd__help"
@@ -338,7 +317,7 @@ _stockade() {
 
     case "${cmd}" in
         stockade)
-            opts="-h -V --help --version run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside flatten egress help"
+            opts="-h -V --help --version run shell start exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside flatten egress help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -722,16 +701,12 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__doctor)
-            opts="-h --attack --wall --all-walls --json --help"
+            opts="-h --attack --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
-                --wall)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -753,22 +728,36 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__exec)
+            opts="-t -h --tty --env --cwd --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --env)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cwd)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__explain)
-            opts="-C -v -h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --json --verbose --help"
+            opts="-C -v -h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --json --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --project)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --wall)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --image)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -883,22 +872,8 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        stockade__subcmd__gc)
-            opts="-h --dry-run --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         stockade__subcmd__help)
-            opts="run shell explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside flatten egress help"
+            opts="run shell start exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache completions man schema attack-inside flatten egress help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1135,6 +1110,20 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__help__subcmd__exec)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__help__subcmd__explain)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1177,79 +1166,9 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        stockade__subcmd__help__subcmd__gc)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         stockade__subcmd__help__subcmd__help)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        stockade__subcmd__help__subcmd__image)
-            opts="import list remove"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        stockade__subcmd__help__subcmd__image__subcmd__import)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        stockade__subcmd__help__subcmd__image__subcmd__list)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        stockade__subcmd__help__subcmd__image__subcmd__remove)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -1276,6 +1195,20 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__help__subcmd__learn)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__list)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1457,6 +1390,34 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__help__subcmd__start)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__stop)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__help__subcmd__test)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1499,144 +1460,6 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        stockade__subcmd__image)
-            opts="-h --help import list remove help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        stockade__subcmd__image__subcmd__help)
-            opts="import list remove help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        stockade__subcmd__image__subcmd__help__subcmd__help)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        stockade__subcmd__image__subcmd__help__subcmd__import)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        stockade__subcmd__image__subcmd__help__subcmd__list)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        stockade__subcmd__image__subcmd__help__subcmd__remove)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        stockade__subcmd__image__subcmd__import)
-            opts="-h --reference --max-bytes --max-files --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --reference)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --max-bytes)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --max-files)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        stockade__subcmd__image__subcmd__list)
-            opts="-h --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        stockade__subcmd__image__subcmd__remove)
-            opts="-h --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         stockade__subcmd__init)
             opts="-h --preset --print --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -1656,21 +1479,13 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__learn)
-            opts="-C -h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --ask --output --json --help"
+            opts="-C -h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --ask --output --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --project)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --wall)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --image)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1746,6 +1561,20 @@ _stockade() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__list)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;
@@ -1830,21 +1659,13 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__run)
-            opts="-C -q -v -h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --on --report --quiet --verbose --fail-step --attack-corpus --help"
+            opts="-C -q -v -h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --on --report --quiet --verbose --fail-step --attack-corpus --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --project)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --wall)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --image)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2076,21 +1897,13 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__shell)
-            opts="-h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --help"
+            opts="-h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --project)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --wall)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --image)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2183,22 +1996,122 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__start)
+            opts="-C -q -h --name --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --json --quiet --fail-step --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --preset)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --read)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --write)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --workspace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hide)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --allow)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --publish)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --host-port)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --env)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --memory)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --processes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cpus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --open-files)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wall-time)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --disk)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --directory)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -C)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --fail-step)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__stop)
+            opts="-h --all --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__test)
-            opts="-h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --json --help read write exec connect"
+            opts="-h --project --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --json --help read write exec connect"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --project)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --wall)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --image)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use stockade_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stockade_sys::rustix::fs::{CWD, Mode, OFlags, openat};
 use stockade_sys::rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use stockade_sys::rustix::termios::{Winsize, tcsetwinsize};
 
 /// How long to wait for a text before the test fails; generous, for loaded
 /// machines.
@@ -143,6 +144,17 @@ impl Terminal {
             .expect("a descriptor can be copied")
             .into();
         self.master = nothing;
+    }
+
+    /// Changes the size of the window.
+    pub fn resize(&self, rows: u16, columns: u16) {
+        let size = Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&self.master, size).expect("a terminal has a size");
     }
 
     /// Path of the terminal.

@@ -212,6 +212,16 @@ pub fn hide_memory() -> Result<(), Errno> {
     Ok(())
 }
 
+/// The name under which process lists show this program: a memory file has
+/// none of its own.
+pub fn take_name() -> Result<(), Errno> {
+    const SET_NAME: usize = 15;
+    let name = c"stockade-agent".as_ptr();
+    // SAFETY: the kernel reads the string up to its NUL, at most 16 bytes.
+    check(unsafe { call(number::PRCTL, [SET_NAME, name as usize, 0, 0, 0]) })?;
+    Ok(())
+}
+
 /// Makes a process, which runs `child` and ends; its id here.
 pub fn fork(child: impl FnOnce()) -> Result<u32, Errno> {
     const SIGCHLD: usize = 17;

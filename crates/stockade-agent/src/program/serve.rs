@@ -37,6 +37,7 @@ pub fn serve() -> i32 {
 fn prepared() -> Result<(OwnedFd, OwnedFd), stockade_agent::system::Errno> {
     let failed = |error: Errno| stockade_agent::system::Errno(error.raw_os_error());
     raw::hide_memory()?;
+    raw::take_name()?;
     let channel = raw::channel();
     fcntl_setfd(&channel, FdFlags::CLOEXEC).map_err(failed)?;
     let flags = fcntl_getfl(&channel).map_err(failed)?;

@@ -120,7 +120,7 @@ impl Stage {
     }
 
     /// Nothing of what the stand-in did reached anything but the sandbox.
-    fn is_unharmed(mut self, failure: &io::Error) {
+    fn ends_alone(mut self, failure: &io::Error) {
         self.host.conclude(&End::Lost, Some(&failure.to_string()));
         drop(self.host);
         let registry = Registry::open(&self.state).unwrap();
@@ -163,7 +163,7 @@ fn a_sandbox_stands_when_the_agent_has_greeted() {
     };
     let error = silent.host.tick().unwrap_err();
     assert!(!silent.host.stood());
-    silent.is_unharmed(&error);
+    silent.ends_alone(&error);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn what_cannot_be_true_ends_the_sandbox() {
             said = said.and_then(|()| stage.say(*task, reply));
         }
         let error = said.expect_err(&format!("{lie:?}"));
-        stage.is_unharmed(&error);
+        stage.ends_alone(&error);
         let told = told(&caller);
         assert!(told.iter().any(|one| one.contains("Over")), "{told:?}");
     }
@@ -242,7 +242,7 @@ fn an_agent_that_goes_without_being_asked_ends_the_sandbox() {
     assert!(stage.host.deadline().is_some());
     stage.host.closed = Some(Instant::now() - PATIENCE);
     let error = stage.host.tick().unwrap_err();
-    stage.is_unharmed(&error);
+    stage.ends_alone(&error);
 }
 
 #[test]
@@ -396,7 +396,7 @@ proptest! {
             bytes.extend(task.to_le_bytes());
             bytes.extend(body);
             if let Err(error) = stage.send(&bytes) {
-                stage.is_unharmed(&error);
+                stage.ends_alone(&error);
                 return Ok(());
             }
         }
