@@ -524,12 +524,9 @@ fn gate(
         return Err(without_evidence(plan, &missing));
     }
     let on_terminal = streams.terminal.is_some();
-    let terminals = match (streams.terminal, gate.terminal.take()) {
-        (Some(caller), Some(master)) => {
-            Some(Terminals::connect(caller, master).map_err(system("the terminal"))?)
-        }
-        _ => None,
-    };
+    let terminals = streams.terminal.zip(gate.terminal.take());
+    let terminals = terminals.map(|(caller, master)| Terminals::connect(caller, master));
+    let terminals = terminals.transpose().map_err(system("the terminal"))?;
     let evidence = std::mem::take(&mut gate.evidence);
     let process = gate.pid();
     let opened =
