@@ -93,6 +93,9 @@ pub fn main() -> u8 {
     } else if is("exec") {
         // As often, and with less to do.
         parsed("exec").map(|arguments| shown(commands::exec::run(&arguments)))
+    } else if is("start") {
+        // What the supervisor builds here it keeps.
+        parsed("start").map(|arguments| shown(commands::start::run(&arguments)))
     } else {
         Cli::try_parse().map(|cli| perform(&cli.command))
     };

@@ -5,10 +5,13 @@ mod staying;
 
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use staying::{Staying, signal, soon};
-use stockade_sys::rustix::process::Signal;
-use stockade_testkit::{World, is_root, processes_with};
+use stockade_sys::rustix::process::{Pid, Signal, kill_process};
+use stockade_testkit::net::{Internet, ORIGIN};
+use stockade_testkit::{Finished, World, has_program, is_root, processes_with, skip};
 
 /// Files of the world's registry.
 fn files(world: &World) -> Vec<String> {
@@ -48,6 +51,12 @@ fn a_name_is_taken_once_and_refusals_leave_nothing() {
         assert!(!refused.stderr.is_empty(), "{options:?}");
         assert_eq!(refused.expect_code(125).stdout, "", "{options:?}");
     }
+    let form = staying
+        .world
+        .policy("[process]\nform = \"landlock-only\"\n");
+    let refused = staying.stockade(&["start"]).expect_code(125);
+    println!("{}", refused.stderr);
+    fs::remove_file(form).unwrap();
     let record = format!("{}.json", staying.name);
     let socket = format!("{}.sock", staying.name);
     let mut expected = vec![record, socket, "registry.lock".to_owned()];
@@ -150,6 +159,56 @@ fn a_killed_supervisor_takes_everything_along() {
     }
 }
 
+/// Kills of the supervisor, at moments that spread over its whole life.
+const KILLS: u32 = 30;
+
+#[test]
+fn a_supervisor_may_be_killed_at_any_moment() {
+    let staying = Staying::new("moments", &[]);
+    let mark = format!("mark-{}", staying.name);
+    let other = format!("other-{}", staying.name);
+    let script = format!("sh -c 'while :; do sleep 0.1; done; : {mark}' & exec sleep 1000");
+    let start = ["start", "--name", &other];
+    let begun = Instant::now();
+    staying.stockade(&start).expect_code(0);
+    staying
+        .stockade(&["exec", &other, "--", "true"])
+        .expect_code(0);
+    staying.stockade(&["stop", &other]).expect_code(0);
+    let life = begun.elapsed();
+    for number in 0..KILLS {
+        std::thread::scope(|scope| {
+            let work = || {
+                staying.stockade(&start);
+                staying.stockade(&["exec", &other, "--", "sh", "-c", &script]);
+                staying.stockade(&["stop", &other]);
+            };
+            let working = scope.spawn(work);
+            // Some of them hit a command that waits for the kill.
+            std::thread::sleep(life * 2 * number / KILLS);
+            while !working.is_finished() {
+                for pid in processes_with(&format!("start --name {other}")) {
+                    signal_if_there(pid, Signal::KILL);
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        soon("nothing is left", || {
+            marked(&mark).is_empty() && processes_with(&format!("start --name {other}")).is_empty()
+        });
+        staying.stockade(&["list"]).expect_code(0);
+        assert_eq!(files(&staying.world).len(), 3, "after kill {number}");
+        assert_eq!(staying.commands(), Some(0));
+    }
+    staying.stockade(&start).expect_code(0);
+    staying.stockade(&["log", "--verify"]).expect_code(0);
+}
+
+fn signal_if_there(pid: u32, number: Signal) {
+    let pid = Pid::from_raw(pid.cast_signed()).unwrap();
+    let _gone = kill_process(pid, number).is_err();
+}
+
 #[test]
 fn a_supervisor_that_is_asked_or_stopped_ends_too() {
     let staying = Staying::new("asked-to", &[]);
@@ -247,4 +306,58 @@ fn guarded_names_are_held_and_layers_wait() {
         fs::read_to_string(staying.world.project.join("file")).unwrap(),
         "z\n"
     );
+}
+
+/// Prints the status of the origin, or of the refusal.
+const FETCH: &str = "curl -s -o /dev/null -w '%{http_code}' http://HOST/path?secret=1";
+
+fn fetch(staying: &Staying, host: &str) -> String {
+    staying.sh(&FETCH.replace("HOST", host)).stdout
+}
+
+#[test]
+fn a_sandbox_keeps_its_way_out_and_takes_new_rules() {
+    let test = "a_sandbox_keeps_its_way_out_and_takes_new_rules";
+    for program in ["ip", "unshare", "nsenter", "curl"] {
+        if !has_program(program) {
+            return skip(test, program, "it is not installed");
+        }
+    }
+    let world = World::new();
+    let internet = Internet::start(&world);
+    internet.zone("first.test", &[ORIGIN]);
+    internet.zone("second.test", &[ORIGIN]);
+    internet.policy(&world, "allow = [\"first.test\"]", "");
+    let staying = Staying {
+        world,
+        name: format!("network-{}", std::process::id()),
+    };
+    let mut start = staying.world.stockade();
+    start.args(["start", "--name", &staying.name]);
+    let mut start = internet.on_machine(&start);
+    let started = start.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(Finished::of(started).ok(), staying.name);
+    assert_eq!(fetch(&staying, "first.test"), "200");
+    assert_eq!(fetch(&staying, "second.test"), "403");
+    internet.policy(&staying.world, "allow = [\"second.test\"]", "");
+    staying.stockade(&["reload"]).expect_code(0);
+    assert_eq!(fetch(&staying, "first.test"), "403");
+    assert_eq!(fetch(&staying, "second.test"), "200");
+    let record = staying.stockade(&["log", "--network"]).ok();
+    assert!(record.contains("second.test") && !record.contains("secret=1"));
+    // Without its egress process it goes on without a network.
+    let supervisor = staying.supervisor();
+    let children = format!("/proc/{supervisor}/task/{supervisor}/children");
+    let children = std::fs::read_to_string(children).unwrap();
+    let egress = processes_with("stockade egress");
+    let egress = egress
+        .into_iter()
+        .find(|pid| children.split(' ').any(|child| child == pid.to_string()));
+    signal(egress.unwrap(), Signal::KILL);
+    soon("the loss is on record", || {
+        !staying.records("network_lost").is_empty()
+    });
+    assert_ne!(fetch(&staying, "second.test"), "200");
+    assert_eq!(staying.sh("echo on").ok(), "on");
+    staying.stockade(&["stop", &staying.name]).expect_code(0);
 }

@@ -318,6 +318,7 @@ impl Host {
                 (false, None) => {}
             }
         }
+        self.read_for_nobody();
         if matches!(self.phase, Phase::Asking { .. } | Phase::Killing { .. })
             && self.running.is_empty()
         {
@@ -333,7 +334,6 @@ impl Host {
     fn hear(&mut self) -> io::Result<()> {
         let mut greeted = false;
         let mut events = Vec::new();
-        let mut unread = Vec::new();
         let Self {
             link,
             clients,
@@ -351,11 +351,7 @@ impl Host {
                 _ => None,
             });
             if let Reply::Data { stream, bytes } = reply {
-                let length = bytes.len() as u32;
-                match &telling {
-                    Some(_) => one.owed[*stream as usize] += length,
-                    None => unread.push((task, *stream, length)),
-                }
+                one.owed[*stream as usize] += bytes.len() as u32;
             }
             if let Some(telling) = telling {
                 telling.note(reply);
@@ -365,9 +361,6 @@ impl Host {
                 running.remove(&task);
             }
         });
-        for (task, stream, bytes) in unread {
-            self.grant(task, stream, bytes);
-        }
         // What is not on record has ended all the same.
         let _unwritten = self.write_down(&events).is_err();
         heard.map_err(|violation| io::Error::other(violation.to_string()))?;

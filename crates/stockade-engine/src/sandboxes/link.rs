@@ -56,6 +56,11 @@ impl Link {
         !self.outbox.is_empty()
     }
 
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.outbox.len()
+    }
+
     /// Whether requests of callers can be taken. What is no caller's goes out
     /// in any case; there is little of it.
     pub(super) fn has_room(&self) -> bool {

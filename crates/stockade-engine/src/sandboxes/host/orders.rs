@@ -6,7 +6,8 @@ use std::time::Instant;
 use rustix::net::{SocketFlags, accept_with};
 use stockade_agent::host::Kind;
 use stockade_agent::wire::{
-    CHUNK_BYTES_MAX, ExecSpec, Request, SPEC_BYTES_MAX, Stream, TASKS_MAX, decode, strings,
+    CHUNK_BYTES_MAX, ExecSpec, Request, SPEC_BYTES_MAX, Stream, TASKS_MAX, WINDOW_OUT_BYTES,
+    decode, strings,
 };
 use stockade_policy::path::printable;
 use stockade_sys::rustix;
@@ -60,17 +61,32 @@ impl Host {
         };
         one.client = None;
         one.kill_at = Some(Instant::now() + GRACE);
-        let owed = std::mem::take(&mut one.owed);
-        // Else it could not say its last, which nobody hears.
-        for (stream, bytes) in [Stream::Output, Stream::Error].into_iter().zip(owed) {
-            self.grant(task, stream, bytes);
-        }
         self.link.send(task, &Request::Cancel);
     }
 
-    /// Gives credit back.
-    pub(super) fn grant(&mut self, task: u32, stream: Stream, bytes: u32) {
-        if bytes > 0 && self.link.ledger.grant(task, stream, bytes) {
+    /// What commands say that nobody waits for is dropped, and the credit for
+    /// it given back; else they could not say their last. Not for each few
+    /// bytes, and not to an agent that does not listen: it would choose how
+    /// much waits for it.
+    pub(super) fn read_for_nobody(&mut self) {
+        let mut due = Vec::new();
+        for (&task, one) in &mut self.running {
+            if one.client.is_some() || !self.link.has_room() {
+                continue;
+            }
+            for (owed, stream) in one.owed.iter_mut().zip([Stream::Output, Stream::Error]) {
+                if *owed >= WINDOW_OUT_BYTES / 4 {
+                    due.push((task, stream, std::mem::take(owed)));
+                }
+            }
+        }
+        for (task, stream, bytes) in due {
+            self.grant(task, stream, bytes);
+        }
+    }
+
+    fn grant(&mut self, task: u32, stream: Stream, bytes: u32) {
+        if self.link.ledger.grant(task, stream, bytes) {
             self.link.send(task, &Request::Credit { stream, bytes });
         }
     }

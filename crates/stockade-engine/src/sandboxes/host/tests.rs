@@ -287,6 +287,25 @@ fn a_caller_that_goes_is_hung_up_on_and_its_command_killed() {
 }
 
 #[test]
+fn an_agent_that_does_not_listen_cannot_make_the_host_grow() {
+    let mut stage = Stage::greeted();
+    let caller = stage.caller();
+    stage.exec(&caller);
+    stage.say(1, &STARTED).unwrap();
+    drop(caller);
+    let id = stage.host.next_client - 1;
+    let gone = Source::Client(id);
+    stage.host.advance(gone, PollFlags::HUP).unwrap();
+    // It takes nothing, and talks until it has no credit left.
+    let bytes = &[0; 16 * 1024][..];
+    let stream = Stream::Output;
+    let said = (0..200_000).try_for_each(|_| stage.say(1, &Reply::Data { stream, bytes }));
+    assert!(said.is_err());
+    assert!(stage.host.link.waiting() < 256 * 1024);
+    stage.ends_alone(&said.unwrap_err());
+}
+
+#[test]
 fn callers_may_not_say_everything() {
     let spec = b"nonsense";
     let wrong: [FromCaller<'_>; 6] = [
