@@ -26,6 +26,11 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
+    /// Numbers of the descriptors that it needs.
+    pub(crate) fn numbers(&self) -> [i32; 2] {
+        [self.program.as_raw_fd(), self.channel.as_raw_fd()]
+    }
+
     /// Starts the program with /dev/null as its standard streams, the channel
     /// as descriptor 3 and no other. Its arguments and variables are those of
     /// the command of the plan. The error is that of execveat(2) or of the

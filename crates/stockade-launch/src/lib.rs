@@ -77,6 +77,9 @@ fn run(control: BorrowedFd<'_>, birth: &Birth) -> io::Result<()> {
     look_out(control);
     let (assignment, agent) = receive_assignment(control)?;
     launcher.set_authority(assignment.authority.clone());
+    if let Some(agent) = &agent {
+        launcher.keep(&agent.numbers());
+    }
     let evidence = match perform(&mut launcher, birth, early, &assignment) {
         Ok(evidence) => evidence,
         Err(failure) => {

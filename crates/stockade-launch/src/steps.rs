@@ -22,6 +22,8 @@ use crate::wire::{Action, Attached, NAMESPACES, NamespaceIds, Stream};
 pub(crate) struct Launcher<'a> {
     control: BorrowedFd<'a>,
     streams: [Stream; 3],
+    /// Numbers of other descriptors that are needed later.
+    kept: Vec<i32>,
     view: View,
     listeners: Listeners,
     /// Why the network of the host could not be left.
@@ -38,6 +40,7 @@ impl<'a> Launcher<'a> {
         Self {
             control,
             streams,
+            kept: Vec::new(),
             view: View::default(),
             listeners: Listeners::default(),
             network: None,
@@ -50,6 +53,12 @@ impl<'a> Launcher<'a> {
     /// needs it, so that it is reported like any other.
     pub(crate) fn leave_network(&mut self) {
         self.network = process::leave_network().err();
+    }
+
+    /// Descriptors that a later scrub must not close. Most plans begin with it,
+    /// before there are any.
+    pub(crate) fn keep(&mut self, numbers: &[i32]) {
+        self.kept.extend_from_slice(numbers);
     }
 
     /// The certificate that trust stores get.
@@ -155,20 +164,17 @@ impl<'a> Launcher<'a> {
     /// Keeps the control socket and the command's streams, closes the rest,
     /// and empties what /proc shows of this process.
     fn scrub(&mut self) -> io::Result<String> {
-        let streams: Vec<i32> = self
-            .streams
-            .iter()
-            .filter_map(|stream| match stream {
-                Stream::Descriptor(number) => Some(*number),
-                _ => None,
-            })
-            .collect();
-        process::close_descriptors_but(&streams, self.control)?;
+        let streams = self.streams.iter().filter_map(|stream| match stream {
+            Stream::Descriptor(number) => Some(*number),
+            _ => None,
+        });
+        let kept: Vec<i32> = streams.chain(self.kept.iter().copied()).collect();
+        process::close_descriptors_but(&kept, self.control)?;
         process::scrub_arguments(c"stockade-init");
         process::leave_session_keyring()?;
         Ok(format!(
             "{} descriptors kept, no environment",
-            streams.len() + 1
+            kept.len() + 1
         ))
     }
 }

@@ -311,6 +311,13 @@ fn a_second_command_is_confined_as_the_first_of_a_run() {
 }
 
 #[test]
+fn plans_that_begin_in_another_way_stay_too() {
+    let staying = Staying::new("nested", &["--nested-sandbox"]);
+    assert_eq!(staying.sh("ls /proc/self/fd | wc -l").ok(), "4");
+    assert_eq!(staying.sh("unshare -U true && echo made").ok(), "made");
+}
+
+#[test]
 fn who_kills_the_agent_ends_the_sandbox_and_nothing_else() {
     let staying = Staying::new("killer", &[]);
     let done = staying.sh(

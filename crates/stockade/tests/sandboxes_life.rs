@@ -51,12 +51,16 @@ fn a_name_is_taken_once_and_refusals_leave_nothing() {
         assert!(!refused.stderr.is_empty(), "{options:?}");
         assert_eq!(refused.expect_code(125).stdout, "", "{options:?}");
     }
-    let form = staying
-        .world
-        .policy("[process]\nform = \"landlock-only\"\n");
+    let weak = "weaken = [\"FS1\", \"FS3\", \"FS6\", \"PR3\", \"PR4\", \"PR8\", \"EP1\"]";
+    let form = "[process]\nform = \"landlock-only\"";
+    let policy = staying.world.policy(&format!("{weak}\n{form}\n"));
     let refused = staying.stockade(&["start"]).expect_code(125);
-    println!("{}", refused.stderr);
-    fs::remove_file(form).unwrap();
+    assert!(
+        refused.stderr.contains("without a pid namespace"),
+        "{}",
+        refused.stderr
+    );
+    fs::remove_file(policy).unwrap();
     let record = format!("{}.json", staying.name);
     let socket = format!("{}.sock", staying.name);
     let mut expected = vec![record, socket, "registry.lock".to_owned()];
