@@ -213,6 +213,12 @@ fn a_terminal_of_its_own_is_resized_and_given_back() {
     signal(caller.unwrap(), Signal::KILL);
     soon("the modes are back", || terminal.modes() == before);
     soon("the command is gone", || staying.commands() == Some(0));
+    // Without a terminal of its own a key is a signal.
+    let command = staying.command(&[], &["sh", "-c", "echo on; exec sleep 1000"]);
+    let mut terminal = Terminal::start(&command);
+    terminal.expect("on");
+    terminal.send(b"\x03");
+    assert_eq!(terminal.wait().code(), Some(130));
     let none = staying
         .command(&["-t"], &["true"])
         .stdin(Stdio::null())

@@ -1,6 +1,7 @@
 //! `stockade start`: makes a sandbox that stays.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -73,12 +74,13 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
     match detach().context("cannot make the supervisor")? {
         Detached::Supervisor(announcement) => supervise(arguments, announcement),
         Detached::Caller(waiting) => match waiting.wait()? {
-            Some(name) if arguments.json => {
-                println!("{}", json!({"version": 1, "name": name}));
-                Ok(ExitCode::SUCCESS)
-            }
             Some(name) => {
-                println!("{name}");
+                let text = match arguments.json {
+                    true => json!({"version": 1, "name": name}).to_string(),
+                    false => name.to_string(),
+                };
+                writeln!(std::io::stdout(), "{text}")
+                    .with_context(|| format!("cannot say that the sandbox {name} stands"))?;
                 Ok(ExitCode::SUCCESS)
             }
             None => Ok(ExitCode::from(crate::cli::EXIT_FAILED)),

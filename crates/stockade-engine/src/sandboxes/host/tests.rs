@@ -420,4 +420,28 @@ proptest! {
             }
         }
     }
+
+    /// Whatever a caller says, the sandbox goes on.
+    #[test]
+    fn any_bytes_of_a_caller_leave_the_sandbox_alone(
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+        is_frame in any::<bool>(),
+    ) {
+        let mut stage = Stage::greeted();
+        let caller = stage.caller();
+        if is_frame {
+            let header = (bytes.len() as u64).to_le_bytes();
+            write(&caller, &header).unwrap();
+        }
+        write(&caller, &bytes).unwrap();
+        drop(caller);
+        let id = stage.host.next_client - 1;
+        for events in [PollFlags::IN, PollFlags::HUP] {
+            stage.host.advance(Source::Client(id), events).unwrap();
+        }
+        prop_assert!(stage.host.clients.is_empty());
+        let caller = stage.caller();
+        stage.exec(&caller);
+        prop_assert!(!stage.host.running.is_empty());
+    }
 }
