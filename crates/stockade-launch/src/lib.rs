@@ -14,7 +14,7 @@ mod trust;
 mod view;
 pub mod wire;
 
-use std::io::{self, Read, Seek};
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use stockade_sys::message::{self, Wait};
@@ -75,12 +75,17 @@ fn run(control: BorrowedFd<'_>, birth: &Birth) -> io::Result<()> {
         .map(|action| launcher.apply(action))
         .collect();
     look_out(control);
-    let (assignment, agent) = receive_assignment(control)?;
+    let mut begun = receive_assignment(control)?;
+    let joined = begun.join();
+    let Begun {
+        assignment, agent, ..
+    } = begun;
     launcher.set_authority(assignment.authority.clone());
     if let Some(agent) = &agent {
         launcher.keep(&agent.numbers());
     }
-    let evidence = match perform(&mut launcher, birth, early, &assignment) {
+    let evidence = joined.and_then(|()| perform(&mut launcher, birth, early, &assignment));
+    let evidence = match evidence {
         Ok(evidence) => evidence,
         Err(failure) => {
             let report = Report::StepFailed {
@@ -150,33 +155,61 @@ fn perform(
     Ok(evidence)
 }
 
+/// What comes with the request to begin.
+struct Begun {
+    assignment: Assignment,
+    /// The step that joins control groups, and the files that let in who writes
+    /// to them.
+    join: Option<(u32, Vec<OwnedFd>)>,
+    agent: Option<agent::Agent>,
+}
+
+impl Begun {
+    /// Joins the control groups. A thread that names itself (`0` in `tasks`)
+    /// is let in at once; for any other the kernel first waits for all
+    /// processors (cgroup_threadgroup_rwsem), which takes some milliseconds.
+    fn join(&mut self) -> Result<(), Failure> {
+        let Some((index, groups)) = self.join.take() else {
+            return Ok(());
+        };
+        for group in groups {
+            let joined = std::fs::File::from(group).write_all(b"0");
+            joined.map_err(|error| Failure { index, error })?;
+        }
+        Ok(())
+    }
+}
+
 /// Waits for the request to begin and reads the plan from the descriptor that
-/// comes with it. Two more are those of an agent.
-fn receive_assignment(control: BorrowedFd<'_>) -> io::Result<(Assignment, Option<agent::Agent>)> {
+/// comes with it.
+fn receive_assignment(control: BorrowedFd<'_>) -> io::Result<Begun> {
     let mut buffer = [0u8; 64];
     let received = message::receive_into(control, &mut buffer, Wait::Yes)?;
     let (length, descriptors) = received.ok_or(io::ErrorKind::UnexpectedEof)?;
     let mut descriptors = descriptors.into_iter();
-    match (
-        wire::decode(&buffer[..length]).map_err(io::Error::other)?,
-        descriptors.next(),
-    ) {
-        (Request::Begin, Some(descriptor)) => {
-            let agent = match (descriptors.next(), descriptors.next()) {
-                (Some(program), Some(channel)) => Some(agent::Agent { program, channel }),
-                (None, _) => None,
-                _ => return Err(io::ErrorKind::InvalidData.into()),
-            };
-            let mut encoded = Vec::new();
-            let mut file = std::fs::File::from(descriptor);
-            file.seek(io::SeekFrom::Start(0))?;
-            file.take(wire::ASSIGNMENT_BYTES_MAX as u64 + 1)
-                .read_to_end(&mut encoded)?;
-            let assignment = Assignment::decode(&encoded).map_err(io::Error::other)?;
-            Ok((assignment, agent))
-        }
-        _ => Err(io::ErrorKind::InvalidData.into()),
-    }
+    let request = wire::decode(&buffer[..length]).map_err(io::Error::other)?;
+    let (Request::Begin { join }, Some(plan)) = (request, descriptors.next()) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let join = join.map(|(index, count)| {
+        let groups = descriptors.by_ref().take(count.into()).collect();
+        (index, groups)
+    });
+    let agent = match (descriptors.next(), descriptors.next()) {
+        (Some(program), Some(channel)) => Some(agent::Agent { program, channel }),
+        (None, _) => None,
+        _ => return Err(io::ErrorKind::InvalidData.into()),
+    };
+    let mut encoded = Vec::new();
+    let mut file = std::fs::File::from(plan);
+    file.seek(io::SeekFrom::Start(0))?;
+    file.take(wire::ASSIGNMENT_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut encoded)?;
+    Ok(Begun {
+        assignment: Assignment::decode(&encoded).map_err(io::Error::other)?,
+        join,
+        agent,
+    })
 }
 
 /// How often to look for an answer before going to sleep; some 100 µs.

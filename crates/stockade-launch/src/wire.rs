@@ -252,11 +252,14 @@ pub enum Attached {
 pub enum Request {
     /// The id maps are written: perform what every plan begins with.
     Mapped,
-    /// The control group is joined: perform the plan. A descriptor with the
-    /// encoded assignment comes with this message; for a sandbox that stays,
-    /// two more: the agent's program, which is run instead of the command, and
-    /// its channel.
-    Begin,
+    /// Perform the plan. A descriptor with the encoded assignment comes with
+    /// this message; then one for each control group that the launcher is to
+    /// join; then, for a sandbox that stays, the agent's program, which is run
+    /// instead of the command, and its channel.
+    Begin {
+        /// The step that is to join control groups, and how many.
+        join: Option<(u32, u8)>,
+    },
     /// Every guarantee has its evidence: run the command.
     Go,
     /// Send a signal to the command; `group` to all of its process group.

@@ -132,10 +132,32 @@ impl ControlGroup {
         Ok(())
     }
 
-    /// Puts a process into the group and returns what shows it.
-    pub fn join(&self, pid: u32) -> io::Result<String> {
+    /// Files that let in the thread that writes `0` to them; none with cgroup
+    /// v2, where who makes the group has to [`ControlGroup::join`] the process.
+    pub fn entrances(&self) -> io::Result<Vec<OwnedFd>> {
+        let open = |(_, directory): &(String, PathBuf)| {
+            let tasks = fs::OpenOptions::new()
+                .write(true)
+                .open(directory.join("tasks"))?;
+            Ok(tasks.into())
+        };
+        match self.version {
+            Version::One => self.directories.iter().map(open).collect(),
+            Version::Two => Ok(Vec::new()),
+        }
+    }
+
+    /// Puts a process into the group, unless it enters by itself.
+    pub fn join(&self, pid: u32) -> io::Result<()> {
+        match self.version {
+            Version::One => Ok(()),
+            Version::Two => self.write("", "cgroup.procs", pid),
+        }
+    }
+
+    /// What shows that a process is in the group.
+    pub fn shows(&self, pid: u32) -> io::Result<String> {
         for (_, directory) in &self.directories {
-            fs::write(directory.join("cgroup.procs"), pid.to_string())?;
             let members = fs::read_to_string(directory.join("cgroup.procs"))?;
             if !members.lines().any(|line| line.parse() == Ok(pid)) {
                 return Err(io::Error::other("the process is not listed in its group"));

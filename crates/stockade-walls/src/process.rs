@@ -263,8 +263,15 @@ pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<Underway, W
         names: None,
     };
     gate.supervise(plan, embryo.mapped, start.fail_at)?;
-    gate.sandbox.begin(&assignment, start.agent.as_ref())?;
+    gate.sandbox
+        .begin(plan, &assignment, start.agent.as_ref())?;
     Ok(Underway(gate))
+}
+
+/// The step that joins the control group.
+fn joining(plan: &Plan) -> Option<usize> {
+    let joins = |step: &stockade_policy::plan::Step| step.action == Action::JoinControlGroup;
+    plan.steps.iter().position(joins)
 }
 
 fn has(plan: &Plan, which: impl Fn(&Action) -> bool) -> bool {
@@ -375,7 +382,7 @@ impl AtGate {
                     None => Err(io::Error::other("the ids are mapped once")),
                 },
                 Action::JoinControlGroup => match &self.sandbox.group {
-                    Some(group) => group.join(self.sandbox.pid),
+                    Some(group) => group.join(self.sandbox.pid).map(|()| String::new()),
                     None => Err(io::Error::other("there is no control group to join")),
                 },
                 _ => continue,
@@ -393,11 +400,27 @@ impl AtGate {
                     error.raw_os_error().unwrap_or(0),
                 )
             })?;
-            self.evidence.push(Evidence {
-                step: index,
-                detail,
-            });
+            // Whether it is in its group is seen when it is ready.
+            if step.action != Action::JoinControlGroup {
+                self.evidence.push(Evidence {
+                    step: index,
+                    detail,
+                });
+            }
         }
+        Ok(())
+    }
+
+    /// Looks whether the launcher is in its control group.
+    fn see_group(&mut self, plan: &Plan) -> Result<(), WallError> {
+        let (Some(step), Some(group)) = (joining(plan), &self.sandbox.group) else {
+            return Ok(());
+        };
+        let detail = group.shows(self.sandbox.pid).map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(0);
+            step_error(plan, step, error.to_string(), errno)
+        })?;
+        self.evidence.push(Evidence { step, detail });
         Ok(())
     }
 
@@ -411,6 +434,7 @@ impl AtGate {
                         detail,
                     });
                 }
+                self.see_group(plan)?;
                 self.take_over(plan, &attached, descriptors)
             }
             Some(Report::StepFailed {
@@ -549,16 +573,30 @@ impl Sandbox {
     }
 
     /// Hands the assignment over in a memory file and says to begin.
-    fn begin(&self, assignment: &[u8], agent: Option<&Agent>) -> Result<(), WallError> {
+    fn begin(
+        &self,
+        plan: &Plan,
+        assignment: &[u8],
+        agent: Option<&Agent>,
+    ) -> Result<(), WallError> {
         let flags = MemfdFlags::CLOEXEC;
         let file = memfd_create("stockade-plan", flags)
             .map_err(|error| WallError::system("memfd_create")(error.into()))?;
         std::fs::File::from(file.try_clone().map_err(WallError::system("dup"))?)
             .write_all(assignment)
             .map_err(WallError::system("write of the plan"))?;
-        let bytes = wire::encode_message(&Request::Begin)
+        let entrances = match &self.group {
+            Some(group) => group.entrances(),
+            None => Ok(Vec::new()),
+        };
+        let entrances = entrances.map_err(|error| {
+            step_failed(plan, &error, |action| *action == Action::JoinControlGroup)
+        })?;
+        let join = joining(plan).map(|step| (step as u32, entrances.len() as u8));
+        let bytes = wire::encode_message(&Request::Begin { join })
             .map_err(|error| WallError::Protocol(error.to_string()))?;
         let mut attached = vec![file.as_fd()];
+        attached.extend(entrances.iter().map(AsFd::as_fd));
         attached.extend(agent.into_iter().flat_map(Agent::descriptors));
         message::send(self.control.as_fd(), &bytes, &attached, Wait::Yes)
             .map_err(|_| WallError::LauncherGone)
