@@ -15,12 +15,13 @@ use stockade_workspace::store::{Store, StoreError};
 
 use crate::control;
 use crate::probe;
+use crate::sandboxes::registry::Registry;
 use crate::state::{StateDirectory, StateError};
 
 /// One thing that was left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// `layer`, `image`, `control-group` or `socket`.
+    /// `layer`, `image`, `control-group`, `socket` or `sandbox`.
     pub kind: &'static str,
     /// Where it is, printable.
     pub place: String,
@@ -57,6 +58,9 @@ pub fn find(state: &StateDirectory) -> Result<Vec<Left>, GcError> {
     for run in control::dead(state)? {
         add("socket", run.as_str().as_bytes());
     }
+    for name in Registry::litter(state)? {
+        add("sandbox", name.as_str().as_bytes());
+    }
     Ok(found)
 }
 
@@ -70,6 +74,9 @@ pub fn clear(state: &StateDirectory) -> Result<Vec<Left>, GcError> {
     control_group::clear(&probe::control_groups(geteuid().as_raw()));
     for run in control::dead(state)? {
         control::bury(state, &run);
+    }
+    if !Registry::litter(state)?.is_empty() {
+        Registry::open(state)?.list()?;
     }
     let left = find(state)?;
     Ok(found

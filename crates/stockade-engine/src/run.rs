@@ -371,16 +371,18 @@ pub fn stay(
     hosting: Hosting,
 ) -> Result<Finished, Refusal> {
     if planned.plan.form == Form::LandlockOnly {
-        return Err(Refusal::Unenforceable(vec![no_namespaces()]));
+        return Err(Refusal::Unenforceable(vec![no_namespaces(
+            planned.plan.wall.word(),
+        )]));
     }
     begin(request, planned, prepared, Some(hosting))
 }
 
 /// Why a sandbox in the Landlock-only form cannot stay.
-fn no_namespaces() -> Unenforceable {
+fn no_namespaces(wall: &'static str) -> Unenforceable {
     Unenforceable {
         guarantee: Guarantee::PR4,
-        wall: "process",
+        wall,
         reason: "without a pid namespace what commands leave behind cannot be ended when the \
                  sandbox is"
             .into(),
@@ -455,8 +457,10 @@ fn host(hosting: Hosting, planned: &Planned, run: &RunId, log: &Log) -> Result<H
         what: "the agent",
         error,
     };
-    let (image, workspace) = (stockade_agent_image::IMAGE, &planned.plan.workspace);
-    hosting.begin(image, run, workspace, log).map_err(failed)
+    let image = stockade_agent_image::IMAGE;
+    hosting
+        .begin(image, run, &planned.plan, log)
+        .map_err(failed)
 }
 
 /// Makes the caches of the plan, and keeps them while the command runs.

@@ -152,6 +152,8 @@ fn a_killed_supervisor_takes_everything_along() {
         assert_eq!(child.wait().unwrap().code(), Some(137));
         soon("nothing is left", || marked(&mark).is_empty());
         staying.exec(&["true"]).expect_code(125);
+        let found = staying.stockade(&["gc", "--dry-run"]).ok();
+        assert!(found.contains(&staying.name), "{found}");
         let listed = staying.listed().unwrap();
         assert_eq!(listed["state"], "gone");
         assert_eq!(staying.listed(), None);

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::PollFlags;
 use stockade_agent::host::Accepted;
 use stockade_agent::wire::{Reply, Request, Status, TASKS_MAX};
-use stockade_policy::path::AbsolutePath;
+use stockade_policy::plan::Plan;
 use stockade_sys::{rustix, signal};
 use stockade_walls::agent::Agent;
 
@@ -116,11 +116,11 @@ impl Hosting {
         mut self,
         image: &[u8],
         run: &RunId,
-        workspace: &AbsolutePath,
+        plan: &Plan,
         log: &Log,
     ) -> io::Result<Host> {
         let (agent, channel) = Agent::prepare(image)?;
-        self.reserved.describe(run, workspace.as_bytes());
+        self.reserved.describe(run, plan);
         Ok(Host {
             reserved: self.reserved,
             announcement: Some(self.announcement),

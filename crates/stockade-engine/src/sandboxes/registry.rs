@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, bind, listen};
 use serde::{Deserialize, Serialize};
 use stockade_policy::path::printable;
+use stockade_policy::plan::Plan;
 use stockade_sys::rustix;
 
 use crate::control::{address, unix_socket};
@@ -133,6 +134,13 @@ pub enum RegistryError {
     },
 }
 
+/// What becomes of what a killed supervisor left, when it is met.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Litter {
+    Stays,
+    Goes,
+}
+
 /// The opened directory.
 #[derive(Clone, Debug)]
 pub struct Registry {
@@ -147,10 +155,23 @@ impl Registry {
         Ok(Self { directory })
     }
 
+    /// What killed supervisors left, without a change.
+    pub fn litter(state: &StateDirectory) -> Result<Vec<Name>, StateError> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        if rustix::fs::statat(state, DIRECTORY, flags).is_err() {
+            return Ok(Vec::new());
+        }
+        let registry = Self::open(state)?;
+        let _lock = registry.lock()?;
+        let gone = registry.all(Litter::Stays)?.into_iter();
+        let gone = gone.filter(|record| record.state == State::Gone);
+        Ok(gone.map(|record| record.name).collect())
+    }
+
     /// Takes a name, or makes one. What killed supervisors left goes.
     pub fn reserve(&self, name: Option<Name>) -> Result<Reserved, RegistryError> {
         let _lock = self.lock()?;
-        self.all()?;
+        self.all(Litter::Goes)?;
         let is_given = name.is_some();
         let mut name = match name {
             Some(name) => name,
@@ -178,7 +199,7 @@ impl Registry {
             since: time_text(SystemTime::now()),
             state: State::Starting,
             workspace: String::new(),
-            wall: "process".to_owned(),
+            wall: String::new(),
         };
         let mut reserved = Reserved {
             registry: self.clone(),
@@ -200,7 +221,7 @@ impl Registry {
     /// gone, and then removed.
     pub fn list(&self) -> Result<Vec<Record>, StateError> {
         let _lock = self.lock()?;
-        self.all()
+        self.all(Litter::Goes)
     }
 
     fn lock(&self) -> Result<Lock, StateError> {
@@ -208,7 +229,7 @@ impl Registry {
     }
 
     /// The caller holds the lock.
-    fn all(&self) -> Result<Vec<Record>, StateError> {
+    fn all(&self, litter: Litter) -> Result<Vec<Record>, StateError> {
         let failed = |errno: Errno| system("list", self.directory.path(), errno);
         // A descriptor of its own: reading a directory moves its offset.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -223,14 +244,14 @@ impl Registry {
         names.sort();
         let mut records = Vec::new();
         for name in names {
-            records.extend(self.examine(name)?);
+            records.extend(self.examine(name, litter)?);
         }
         Ok(records)
     }
 
-    /// Reads one record, and removes it when its supervisor is gone; `None`
+    /// Reads one record, and finds out whether its supervisor is gone; `None`
     /// when it went meanwhile.
-    fn examine(&self, name: Name) -> Result<Option<Record>, StateError> {
+    fn examine(&self, name: Name, litter: Litter) -> Result<Option<Record>, StateError> {
         let Some(file) = self.directory.open_existing(&name.record(), OFlags::RDWR)? else {
             return Ok(None);
         };
@@ -253,7 +274,9 @@ impl Registry {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 record.state = State::Gone;
-                self.remove(&record.name);
+                if litter == Litter::Goes {
+                    self.remove(&record.name);
+                }
             }
             Err(Errno::WOULDBLOCK) => {}
             Err(errno) => {
@@ -292,9 +315,10 @@ impl Reserved {
     }
 
     /// Notes which run it is.
-    pub(super) fn describe(&mut self, run: &RunId, workspace: &[u8]) {
+    pub(super) fn describe(&mut self, run: &RunId, plan: &Plan) {
         self.record.run = run.as_str().to_owned();
-        self.record.workspace = printable(workspace);
+        self.record.workspace = printable(plan.workspace.as_bytes());
+        self.record.wall = plan.wall.word().to_owned();
     }
 
     /// Says in which state it is.
@@ -359,13 +383,13 @@ mod tests {
     use super::*;
     use stockade_policy::path::AbsolutePath;
 
-    fn registry() -> (tempfile::TempDir, Registry) {
+    fn registry() -> (tempfile::TempDir, StateDirectory, Registry) {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().canonicalize().unwrap().join("state");
         let state =
             StateDirectory::open_at(&AbsolutePath::parse(path.to_str().unwrap()).unwrap()).unwrap();
         let registry = Registry::open(&state).unwrap();
-        (scratch, registry)
+        (scratch, state, registry)
     }
 
     #[test]
@@ -395,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_name_is_taken_once_and_free_again_afterwards() {
-        let (_scratch, registry) = registry();
+        let (_scratch, _state, registry) = registry();
         let name = Name::parse("one").unwrap();
         let first = registry.reserve(Some(name.clone())).unwrap();
         assert!(matches!(
@@ -414,7 +438,7 @@ mod tests {
 
     #[test]
     fn what_a_killed_supervisor_left_is_told_once_and_goes() {
-        let (_scratch, registry) = registry();
+        let (_scratch, state, registry) = registry();
         let name = Name::parse("one").unwrap();
         let mut left = registry.reserve(Some(name.clone())).unwrap();
         left.publish(State::Running).unwrap();
@@ -424,6 +448,8 @@ mod tests {
         std::mem::forget(left);
         rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();
         drop(listener);
+        let found = Registry::litter(&state).unwrap();
+        assert_eq!(found, std::slice::from_ref(&name));
         let listed = registry.list().unwrap();
         assert_eq!(listed[0].state, State::Gone);
         assert!(registry.list().unwrap().is_empty());

@@ -9,6 +9,8 @@ use rustix::pipe::pipe;
 use stockade_agent::buffer::Inbox;
 use stockade_agent::wire::{ExecSpec, Stream, VERSION, decode, encode, encode_spec};
 
+use stockade_policy::path::AbsolutePath;
+
 use super::super::registry::{Name, Registry};
 use super::super::wire::{FromCaller, ToCaller};
 use super::*;
