@@ -247,6 +247,35 @@ fn an_image_that_is_used_stays() {
     );
 }
 
+/// A sandbox that stays stands on an image too: its agent needs nothing of it.
+#[test]
+fn a_sandbox_stays_on_an_image() {
+    let Some(world) = on_image("a_sandbox_stays", &[]) else {
+        return;
+    };
+    let stockade = |arguments: &[&str]| {
+        let output = world
+            .stockade()
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output();
+        Finished::of(output.unwrap())
+    };
+    stockade(&["start", "--name", "stays"]).expect_code(0);
+    let script = "cat /etc/os-release; echo kept > /tmp/kept; touch /usr/x || echo refused";
+    let first = stockade(&["exec", "stays", "--", "sh", "-c", script]);
+    assert_eq!(first.ok(), "NAME=tiny\nrefused");
+    assert_eq!(
+        stockade(&["exec", "stays", "--", "cat", "/tmp/kept"]).ok(),
+        "kept"
+    );
+    let list: Value = serde_json::from_str(&stockade(&["list", "--json"]).ok()).unwrap();
+    assert_eq!(list["sandboxes"][0]["wall"], "container", "{list}");
+    image_command(&world, &["remove", "tiny"]).expect_code(125);
+    stockade(&["stop", "stays"]).expect_code(0);
+    image_command(&world, &["remove", "tiny"]).expect_code(0);
+}
+
 #[test]
 fn what_an_image_cannot_stand_under_is_refused() {
     let Some(world) = on_image("what_an_image_cannot", &[]) else {
