@@ -149,7 +149,7 @@ fn sum_memory(processes: &[u32]) -> Result<Memory> {
         sum.resident += resident * 1024;
         sum.proportional = sum
             .proportional
-            .zip(proportional(process))
+            .zip(proportional_bytes(process))
             .map(|(a, b)| a + b);
         sum.processes += 1;
     }
@@ -172,7 +172,8 @@ fn status_field(process: u32, key: &str) -> Option<u64> {
     )
 }
 
-fn proportional(process: u32) -> Option<u64> {
+/// The same, with pages that processes share divided among them.
+pub(super) fn proportional_bytes(process: u32) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
     number_after(&rollup, "Pss:").map(|kibibytes| kibibytes * 1024)
 }

@@ -112,6 +112,19 @@ impl Row {
         self
     }
 
+    /// Adds a bar on the figure itself, in the unit of the row.
+    pub(super) fn demand_at_most(mut self, contender: &str, most: f64) -> Self {
+        if let Some(own) = self.rounds_of(contender) {
+            let measured = Summary::of(own.iter().copied());
+            self.bars.push(Bar {
+                demand: format!("{contender} ≤ {most} {}", self.unit),
+                measured,
+                limit: Limit::AtMost(most),
+            });
+        }
+        self
+    }
+
     /// Adds a bar on the ratio of any two contenders.
     pub(super) fn demand_between(mut self, one: &str, other: &str, limit: Limit) -> Self {
         if let Some(measured) = self.ratio_between(one, other) {
@@ -241,15 +254,7 @@ fn memory(bench: &Bench) -> Result<Vec<Row>> {
         resident.figures.push(figure(memory.resident));
         proportional.figures.extend(memory.proportional.map(figure));
     }
-    if let Some(own) = resident.rounds_of(Contender::Stockade.name()) {
-        let measured = Summary::of(own.iter().copied());
-        let limit = Limit::AtMost(MEBIBYTES_MAX);
-        resident.bars.push(Bar {
-            demand: format!("≤ {MEBIBYTES_MAX} MiB"),
-            measured,
-            limit,
-        });
-    }
+    let resident = resident.demand_at_most(Contender::Stockade.name(), MEBIBYTES_MAX);
     Ok(vec![resident, proportional])
 }
 

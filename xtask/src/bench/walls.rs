@@ -1,8 +1,9 @@
 //! `cargo xtask bench walls`: what the other walls cost, against what people use for them today.
 
+use super::meter;
 use super::report;
 use super::rounds;
-use super::rows::{Limit, Row};
+use super::rows::{Figure, Limit, Row};
 use crate::packages::{self, Escalation, Purpose};
 use crate::shell;
 use crate::user::{self, Scratch};
@@ -13,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Measure the container wall against runc on the same root file system.
+/// Measure the container wall against runc on the same root file system, and commands in sandboxes
+/// that stay.
 ///
 /// Builds the release binary, and needs root, because control groups of these machines are root's.
 /// Takes about a minute. Fails when a bar is missed, unless --quick.
@@ -34,6 +36,19 @@ struct Bench {
     quick: bool,
 }
 
+type Measure = fn(&Bench) -> Result<Row>;
+
+const ROWS: &[(&str, Measure)] = &[
+    ("start of a container", Bench::start),
+    ("exec in a container", Bench::exec_in_container),
+    ("exec behind the process wall", Bench::exec_in_process),
+    ("memory of idle sandboxes", Bench::memory),
+];
+
+/// Options that put a command on the image.
+const ON_IMAGE: [&str; 4] = ["--wall", "container", "--image", "tiny"];
+/// Sandboxes that idle while their memory is measured.
+const IDLE: usize = 5;
 const BUSYBOX: &str = "/usr/bin/busybox";
 const RUNC: &str = "/usr/sbin/runc";
 const DIRECTORIES: [&str; 9] = [
@@ -47,8 +62,12 @@ pub fn run(options: &Options) -> Result<()> {
     let bench = shell::phase("prepare", || Bench::prepare(options.quick))?;
     let machine = report::machine();
     println!("{machine}");
-    let rows = shell::phase("container", || Ok(vec![bench.start()?]))?;
-    report::print(&rows);
+    let mut rows = Vec::new();
+    for (name, measure) in ROWS {
+        let row = shell::phase(name, || measure(&bench))?;
+        report::print(std::slice::from_ref(&row));
+        rows.push(row);
+    }
     report::conclude(&rows, &machine, options.json.as_deref(), options.quick)
 }
 
@@ -62,7 +81,13 @@ impl Bench {
             stockade: shell::target_directory().join("release/stockade"),
             quick,
         };
-        for name in ["home", "home/project", "bundle", "layout/blobs/sha256"] {
+        for name in [
+            "home",
+            "home/project",
+            "bundle",
+            "stay",
+            "layout/blobs/sha256",
+        ] {
             fs::create_dir_all(bench.at(name))?;
         }
         bench.write_layout()?;
@@ -74,7 +99,8 @@ impl Bench {
                 .arg("tiny")
                 .stdout(Stdio::null()),
         )?;
-        bench.write_bundle()?;
+        bench.write_bundle("bundle", &["true"])?;
+        bench.write_bundle("stay", &["sleep", "1000"])?;
         Ok(bench)
     }
 
@@ -94,32 +120,83 @@ impl Bench {
     }
 
     fn start(&self) -> Result<Row> {
-        let rounds = if self.quick { 5 } else { 60 };
         let name = "container on an image, start to end of `true`";
-        let mut number = 0;
-        let row = rounds::interleaved(name, &["stockade", "runc"], rounds, |index| {
+        let row = rounds::interleaved(name, &["stockade", "runc"], self.rounds(), |index| {
             let mut command = match index {
-                0 => self.product(&[
-                    "run",
-                    "--quiet",
-                    "--wall",
-                    "container",
-                    "--image",
-                    "tiny",
-                    "--",
-                    "true",
-                ]),
-                _ => {
-                    number += 1;
-                    let mut runc = Command::new(RUNC);
-                    runc.args(["run", "--bundle"]).arg(self.at("bundle"));
-                    runc.arg(format!("stockade-bench-{}-{number}", std::process::id()));
-                    runc
-                }
+                0 => self.product(&[&["run", "--quiet"], &ON_IMAGE[..], &["--", "true"]].concat()),
+                _ => self.runc(&["run", "--bundle"], "true"),
             };
             timed(&mut command)
         })?;
         Ok(row.demand_of("runc", Limit::AtMost(0.25)))
+    }
+
+    /// In a sandbox that is there already, on both sides.
+    fn exec_in_container(&self) -> Result<Row> {
+        let _running = Running::start(self, &ON_IMAGE, 1)?;
+        let mut stay = self.runc(&["run", "--detach", "--bundle"], "stay");
+        shell::run(
+            stay.stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null()),
+        )?;
+        let name = "exec of `true` in a container that runs";
+        let row = rounds::interleaved(name, &["stockade", "runc"], self.rounds(), |index| {
+            let mut command = match index {
+                0 => self.product(&["exec", "idle0", "--", "true"]),
+                _ => {
+                    let mut runc = Command::new(RUNC);
+                    runc.args(["exec", &id("stay"), "true"]);
+                    runc
+                }
+            };
+            timed(&mut command)
+        });
+        shell::run(Command::new(RUNC).args(["delete", "--force", &id("stay")]))?;
+        Ok(row?.demand_of("runc", Limit::AtMost(0.25)))
+    }
+
+    fn exec_in_process(&self) -> Result<Row> {
+        let _running = Running::start(self, &[], 1)?;
+        let name = "exec of `true` behind the process wall, against a run of its own";
+        let row = rounds::interleaved(name, &["stockade", "run"], self.rounds(), |index| {
+            let mut command = match index {
+                0 => self.product(&["exec", "idle0", "--", "true"]),
+                _ => self.product(&["run", "--quiet", "--", "true"]),
+            };
+            timed(&mut command)
+        })?;
+        Ok(row.demand_of("run", Limit::AtMost(0.7)))
+    }
+
+    /// What one more sandbox adds; of pages that processes share, its part.
+    fn memory(&self) -> Result<Row> {
+        let name = "memory of one of five idle sandboxes, shared pages divided";
+        let mut row = Row::new(name, "MiB");
+        for (contender, options) in [("process", &[][..]), ("container", &ON_IMAGE[..])] {
+            let running = Running::start(self, options, IDLE)?;
+            let processes = running.processes()?.into_iter();
+            let bytes: u64 = processes.filter_map(meter::proportional_bytes).sum();
+            row.figures.push(Figure {
+                contender,
+                rounds: vec![bytes as f64 / IDLE as f64 / f64::from(1 << 20)],
+            });
+        }
+        Ok(row
+            .demand_at_most("process", 4.0)
+            .demand_at_most("container", 4.0))
+    }
+
+    fn rounds(&self) -> usize {
+        if self.quick { 5 } else { 60 }
+    }
+
+    /// runc with these arguments, a bundle and a name that ends like this.
+    fn runc(&self, arguments: &[&str], name: &str) -> Command {
+        let bundle = if name == "stay" { "stay" } else { "bundle" };
+        let mut runc = Command::new(RUNC);
+        runc.args(arguments).arg(self.at(bundle)).arg(id(name));
+        runc
     }
 
     /// An OCI layout of one layer.
@@ -129,7 +206,7 @@ impl Bench {
             fs::create_dir_all(root.join(directory))?;
         }
         fs::copy(BUSYBOX, root.join("usr/bin/busybox"))?;
-        for name in ["sh", "true"] {
+        for name in ["sh", "sleep", "true"] {
             std::os::unix::fs::symlink("busybox", root.join("usr/bin").join(name))?;
         }
         std::os::unix::fs::symlink("usr/bin", root.join("bin"))?;
@@ -178,8 +255,8 @@ impl Bench {
     }
 
     /// What `runc spec` writes, on the same root file system and with the same project.
-    fn write_bundle(&self) -> Result<()> {
-        let bundle = self.at("bundle");
+    fn write_bundle(&self, name: &str, command: &[&str]) -> Result<()> {
+        let bundle = self.at(name);
         shell::run(Command::new(RUNC).args(["spec", "--bundle"]).arg(&bundle))?;
         let file = bundle.join("config.json");
         let mut config: Value = serde_json::from_slice(&fs::read(&file)?)?;
@@ -189,11 +266,85 @@ impl Bench {
             .context("the image is there")??;
         config["root"]["path"] = json!(tree.path().join("root"));
         config["process"]["terminal"] = json!(false);
-        config["process"]["args"] = json!(["true"]);
+        config["process"]["args"] = json!(command);
         config["process"]["env"] = json!(["PATH=/usr/bin"]);
         fs::write(file, config.to_string())?;
         Ok(())
     }
+}
+
+/// Sandboxes that stay, stopped when dropped.
+struct Running<'a> {
+    bench: &'a Bench,
+}
+
+impl<'a> Running<'a> {
+    /// Starts sandboxes called `idle0` and so on.
+    fn start(bench: &'a Bench, options: &[&str], count: usize) -> Result<Self> {
+        let running = Self { bench };
+        for number in 0..count {
+            let name = format!("idle{number}");
+            let arguments = [&["start", "--name", &name], options].concat();
+            shell::run(bench.product(&arguments).stdout(Stdio::null()))?;
+        }
+        Ok(running)
+    }
+
+    /// Every process of these sandboxes and of their supervisors.
+    fn processes(&self) -> Result<Vec<u32>> {
+        let home = format!("HOME={}", self.bench.at("home").display());
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc")? {
+            let Some(pid) = entry?
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            else {
+                continue;
+            };
+            found.push(pid);
+        }
+        // Supervisors by what they were started with, and all that is below them.
+        let mut own: Vec<u32> = Vec::new();
+        for &pid in &found {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let of_home = environment
+                .split(|&byte| byte == 0)
+                .any(|one| one == home.as_bytes());
+            let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            if of_home && program == self.bench.stockade {
+                own.push(pid);
+            }
+        }
+        let mut next = 0;
+        while let Some(&pid) = own.get(next) {
+            let children = format!("/proc/{pid}/task/{pid}/children");
+            let children = fs::read_to_string(children).unwrap_or_default();
+            for child in children
+                .split_ascii_whitespace()
+                .filter_map(|one| one.parse().ok())
+            {
+                if !own.contains(&child) {
+                    own.push(child);
+                }
+            }
+            next += 1;
+        }
+        Ok(own)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut stop = self.bench.product(&["stop", "--all"]);
+        // The next measurement says more clearly what is wrong.
+        let _stopped = stop.stdout(Stdio::null()).status().is_ok();
+    }
+}
+
+/// The name of a container of runc.
+fn id(name: &str) -> String {
+    format!("stockade-bench-{}-{name}", std::process::id())
 }
 
 fn timed(command: &mut Command) -> Result<Duration> {
