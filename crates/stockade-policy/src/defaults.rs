@@ -112,11 +112,11 @@ pub(crate) fn read() -> Vec<Item<GrantTarget>> {
 
 /// `filesystem.caches`: all of them.
 pub(crate) fn caches() -> Vec<Item<Cache>> {
-    let items = Cache::ALL.iter().enumerate();
+    let items = Cache::KNOWN.iter().enumerate();
     items
-        .map(|(index, &cache)| {
+        .map(|(index, cache)| {
             let id = format!("filesystem.caches[{index}]");
-            item(cache, &id, "kept between the runs of this project")
+            item(cache.clone(), &id, "kept between the runs of this project")
         })
         .collect()
 }

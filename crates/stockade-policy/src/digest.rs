@@ -10,7 +10,7 @@ use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::caches::{Cache, Caches};
+use crate::caches::{Cache, Caches, Lead};
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
 use crate::plan::{
@@ -227,6 +227,13 @@ impl Canonical for Guarantee {
 impl Canonical for Cache {
     fn encode(&self, encoder: &mut Encoder) {
         encoder.bytes(self.name().as_bytes());
+        if let Self::Own(_) = self {
+            for directory in self.directories() {
+                if let Lead::Variable(name) = directory.lead {
+                    encoder.bytes(name.as_bytes());
+                }
+            }
+        }
     }
 }
 

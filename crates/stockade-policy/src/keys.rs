@@ -93,6 +93,7 @@ const SIZE_OR_SHARE: &str =
     r"^([0-9]+(\.[0-9]{1,6})? *(B|[kK]B|MB|GB|TB|KiB|MiB|GiB|TiB)|[0-9]{1,3}%)$";
 const DURATION: &str = r"^[0-9]+ *[a-zA-Z]+( *[0-9]+ *[a-zA-Z]+)*$";
 const IMAGE: &str = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$";
+const CACHE: &str = r"^(cargo|npm|pip|go|ccache|[a-z0-9][a-z0-9-]{0,31}=[A-Z_][A-Z0-9_]{0,63})$";
 const NOT_EMPTY: &str = r"^.+$";
 const HOST: &str = r"^(\*\*?\.)?[^\s/:*.]+(\.[^\s/:*.]+)*(:[0-9]{1,5})?$";
 const VARIABLE: &str = r"^[A-Za-z_][A-Za-z0-9_]*\*?$";
@@ -187,10 +188,10 @@ static KEYS: &[Key] = &[
     },
     Key {
         path: "filesystem.caches",
-        grammar: Grammar::List(Text::Words(&["cargo", "npm", "pip", "go", "ccache"])),
+        grammar: Grammar::List(Text::Pattern(CACHE)),
         about: "Caches that are kept between the runs of this project, and of no other. A list \
                 replaces the built-in one, which has all of them; an empty one keeps nothing.",
-        example: r#"caches = ["cargo", "npm"]"#,
+        example: r#"caches = ["cargo", "npm", "uv=UV_CACHE_DIR"]"#,
         read: |document, reader, input| document.caches = reader.list(input, value::cache),
     },
     Key {

@@ -354,10 +354,10 @@ pub(crate) fn guarantee(text: &str) -> Parsed<Guarantee> {
     })
 }
 
-/// `filesystem.caches`: the name of a cache.
+/// `filesystem.caches`: the name of a cache, or one with its variable.
 pub(crate) fn cache(text: &str) -> Parsed<Cache> {
-    let names = || Cache::ALL.iter().map(|cache| cache.name());
-    Cache::from_name(text).ok_or_else(|| {
+    let names = || Cache::KNOWN.iter().map(|cache| cache.name());
+    Cache::parse(text).ok_or_else(|| {
         let fault = Fault::new(
             "unknown-cache",
             format!("no cache is called {}", quoted(text)),
@@ -365,7 +365,8 @@ pub(crate) fn cache(text: &str) -> Parsed<Cache> {
         match closest(text, names()) {
             Some(name) => fault.help(format!("did you mean \"{name}\"?")),
             None => fault.help(format!(
-                "the caches are: {}",
+                "the caches are: {}; or NAME=VARIABLE for another program, for example \
+                 \"uv=UV_CACHE_DIR\"",
                 names().collect::<Vec<_>>().join(", ")
             )),
         }

@@ -186,6 +186,45 @@ fn caches_are_listed_and_cleared_one_by_one() {
     assert!(wrong.stderr.contains("ccache"), "{}", wrong.stderr);
 }
 
+/// A program that nothing is known of is led by the variable that a policy names.
+#[test]
+fn a_cache_of_ones_own_is_kept_like_the_others() {
+    let world = World::new();
+    world.policy("[filesystem]\ncaches = [\"npm\", \"uv=UV_CACHE_DIR\"]\n");
+    world
+        .sh("echo kept > $UV_CACHE_DIR/f && test -z \"$PIP_CACHE_DIR\"")
+        .expect_code(0);
+    assert_eq!(world.sh("cat $UV_CACHE_DIR/f").ok(), "kept");
+    let other = other_project(&world);
+    run_in(&world, &other, "test ! -e $UV_CACHE_DIR/f").expect_code(0);
+    let listed = stockade(&world, &["cache", "list", "--json"]).ok();
+    assert!(listed.contains("\"uv\""), "{listed}");
+    stockade(&world, &["cache", "clear", "uv"]).expect_code(0);
+    stockade(&world, &["cache", "clear", "poetry"]).expect_code(125);
+    world.sh("test ! -e $UV_CACHE_DIR/f").expect_code(0);
+    for wrong in ["uv=PATH", "../x=X", "npm=X", "uv"] {
+        world.policy(&format!("[filesystem]\ncaches = [\"{wrong}\"]\n"));
+        let refused = world.sh("true").expect_code(125);
+        assert!(
+            refused.stderr.contains("unknown-cache"),
+            "{}",
+            refused.stderr
+        );
+    }
+    // A project that nobody trusts leads no program anywhere.
+    world.policy("");
+    world.write(
+        "project/stockade.toml",
+        "version = 1\n[filesystem]\ncaches = [\"uv=UV_CACHE_DIR\"]\n",
+    );
+    let refused = world.sh("true").expect_code(125);
+    assert!(
+        refused.stderr.contains("keep the cache"),
+        "{}",
+        refused.stderr
+    );
+}
+
 /// Nothing is taken away under a run.
 #[test]
 fn caches_are_not_cleared_while_a_run_uses_them() {

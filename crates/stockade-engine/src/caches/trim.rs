@@ -13,7 +13,7 @@ use rustix::fs::{
     openat2, statat, unlinkat,
 };
 use rustix::io::Errno;
-use stockade_policy::caches::Cache;
+use stockade_policy::caches::is_name;
 use stockade_sys::rustix;
 
 use super::{CacheError, Domain, system};
@@ -54,7 +54,7 @@ struct Unit {
 }
 
 /// What each cache of a workspace holds.
-pub fn usage(domain: &Domain) -> Result<BTreeMap<&'static str, Usage>, CacheError> {
+pub fn usage(domain: &Domain) -> Result<BTreeMap<String, Usage>, CacheError> {
     let failed = |error| system("read", &domain.path, error);
     let data = match domain.data() {
         Ok(data) => data,
@@ -65,8 +65,8 @@ pub fn usage(domain: &Domain) -> Result<BTreeMap<&'static str, Usage>, CacheErro
     for unit in units(data.as_fd()).map_err(failed)? {
         let first = unit.path.split(|&byte| byte == b'/').next();
         let name = first.and_then(|name| std::str::from_utf8(name).ok());
-        let name = name.and_then(Cache::from_name).map_or("other", Cache::name);
-        let sum: &mut Usage = usage.entry(name).or_default();
+        let name = name.filter(|name| is_name(name)).unwrap_or("other");
+        let sum: &mut Usage = usage.entry(name.to_owned()).or_default();
         sum.bytes += unit.usage.bytes;
         sum.files += unit.usage.files;
         sum.used_unix = sum.used_unix.max(unit.usage.used_unix);
@@ -109,8 +109,8 @@ pub fn trim(domain: &Domain, bytes_max: u64) -> Result<u64, CacheError> {
     Ok(gone)
 }
 
-/// Empties one cache, or all of a workspace.
-pub fn clear(domain: &Domain, cache: Option<Cache>) -> Result<(), CacheError> {
+/// Empties the cache of this name ([`is_name`]), or all of a workspace.
+pub fn clear(domain: &Domain, cache: Option<&str>) -> Result<(), CacheError> {
     let failed = |error| system("clear", &domain.path, error);
     let Some(_lock) = domain.lock(FlockOperation::NonBlockingLockExclusive)? else {
         return Err(CacheError::InUse(domain.path.clone()));
@@ -121,7 +121,7 @@ pub fn clear(domain: &Domain, cache: Option<Cache>) -> Result<(), CacheError> {
         Err(error) => return Err(failed(error)),
     };
     let cleared = match cache {
-        Some(cache) => remove(data.as_fd(), cache.name().as_bytes()),
+        Some(cache) => remove(data.as_fd(), cache.as_bytes()),
         None => names(data.as_fd()).and_then(|names| {
             names
                 .iter()
@@ -413,7 +413,7 @@ mod tests {
         symlink(&victim, data.join("cargo/registry")).unwrap();
         assert!(usage(&domain).unwrap()["pip"].bytes < 100_000);
         trim(&domain, 0).unwrap();
-        clear(&domain, Some(Cache::Pip)).unwrap();
+        clear(&domain, Some("pip")).unwrap();
         clear(&domain, None).unwrap();
         assert!(victim.join("file").exists());
         assert_eq!(fs::read_dir(data).unwrap().count(), 0);

@@ -191,7 +191,7 @@ prop_compose! {
         policy.read.extend(reads.iter().map(|place| grant("filesystem.read", &place.to_string())));
         policy.write.extend(writes.iter().map(|place| grant("filesystem.write", &place.to_string())));
         policy.hide = vec![HidePattern { pattern: "x".to_owned(), rule: rule("filesystem.hide[0]") }];
-        policy.caches = Cache::ALL.iter().map(|&cache| (cache, rule("filesystem.caches"))).collect();
+        policy.caches = Cache::KNOWN.iter().map(|cache| (cache.clone(), rule("filesystem.caches"))).collect();
         policy.nested_sandbox = nested.then(|| rule("process.nested_sandbox"));
         if weakened {
             policy.weaken = [Guarantee::FS1, Guarantee::FS2, Guarantee::FS3, Guarantee::PR6]

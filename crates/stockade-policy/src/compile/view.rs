@@ -41,7 +41,7 @@ pub(super) struct View {
     /// What is kept between the runs of this workspace, and the variables that
     /// lead there.
     pub(super) caches: Option<Caches>,
-    pub(super) cache_variables: Vec<(&'static str, AbsolutePath)>,
+    pub(super) cache_variables: Vec<(String, AbsolutePath)>,
     /// The file that `core.excludesFile` of git is to name, when git does not
     /// find it by itself.
     pub(super) git_excludes: Option<AbsolutePath>,

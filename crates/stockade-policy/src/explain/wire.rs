@@ -92,7 +92,7 @@ pub struct GrantV1 {
 /// Caches that are kept; `source` is their place on the host.
 #[derive(Clone, Debug, Serialize)]
 pub struct CachesV1 {
-    pub names: Vec<&'static str>,
+    pub names: Vec<String>,
     pub source: String,
     pub path: String,
     pub bytes_max: u64,
@@ -187,7 +187,11 @@ pub fn json(plan: &Plan) -> ExplainV1 {
         masks: plan.masks.iter().map(mask).collect(),
         guard: super::guarded::json(plan),
         caches: plan.caches.as_ref().map(|caches| CachesV1 {
-            names: caches.list.iter().map(|(cache, _)| cache.name()).collect(),
+            names: caches
+                .list
+                .iter()
+                .map(|(cache, _)| cache.name().to_owned())
+                .collect(),
             source: caches.source.to_string(),
             path: caches.path.to_string(),
             bytes_max: caches.bytes_max,

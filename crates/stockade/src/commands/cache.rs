@@ -7,7 +7,7 @@ use serde_json::json;
 use stockade_engine::caches::{self, Domain};
 use stockade_engine::discover;
 use stockade_engine::state::Places;
-use stockade_policy::caches::Cache;
+use stockade_policy::caches::{Cache, is_name};
 use stockade_policy::path::AbsolutePath;
 
 use super::trust::{resolve, start_directory};
@@ -41,7 +41,7 @@ enum Command {
     },
     /// Empty caches of this project
     Clear {
-        /// Only this one: cargo, npm, pip, go or ccache
+        /// Only this one: cargo, npm, pip, go, ccache, or one that a policy names
         name: Option<String>,
         /// The project directory; found from the current directory otherwise
         #[arg(long, value_name = "DIR", conflicts_with = "all")]
@@ -71,7 +71,6 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
             all,
             json,
         } => {
-            let cache = name.as_deref().map(named).transpose()?;
             let domains = match all {
                 true => Domain::all(&place)?,
                 false => {
@@ -80,7 +79,10 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
                     Domain::of(&place, &workspace)?.into_iter().collect()
                 }
             };
-            clear(&domains, cache, *json)
+            if let Some(name) = name {
+                check_name(name, &domains)?;
+            }
+            clear(&domains, name.as_deref(), *json)
         }
         Command::Trim { domain, bytes_max } => {
             if let Some(domain) = Domain::existing(&place, domain.as_bytes())? {
@@ -91,15 +93,21 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn named(name: &str) -> anyhow::Result<Cache> {
-    let Some(cache) = Cache::from_name(name) else {
-        let names: Vec<&str> = Cache::ALL.iter().map(|cache| cache.name()).collect();
+/// Whether something is known of a cache, or one of these holds it.
+fn check_name(name: &str, domains: &[Domain]) -> anyhow::Result<()> {
+    let mut found = Cache::KNOWN.iter().any(|cache| cache.name() == name);
+    for domain in domains {
+        found |= is_name(name) && caches::usage(domain)?.contains_key(name);
+    }
+    if !found {
+        let names: Vec<&str> = Cache::KNOWN.iter().map(Cache::name).collect();
         bail!(
-            "no cache is called {name:?}\n  the caches are: {}",
+            "no cache is called {name:?}\n  the caches are: {}, and those that a policy names \
+             (`stockade cache list`)",
             names.join(", ")
         );
-    };
-    Ok(cache)
+    }
+    Ok(())
 }
 
 fn list(place: &AbsolutePath, as_json: bool) -> anyhow::Result<ExitCode> {
@@ -134,7 +142,7 @@ fn list(place: &AbsolutePath, as_json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn clear(domains: &[Domain], cache: Option<Cache>, as_json: bool) -> anyhow::Result<ExitCode> {
+fn clear(domains: &[Domain], cache: Option<&str>, as_json: bool) -> anyhow::Result<ExitCode> {
     let mut cleared = Vec::new();
     for domain in domains {
         caches::clear(domain, cache)?;

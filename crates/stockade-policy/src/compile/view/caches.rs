@@ -77,10 +77,10 @@ fn lead(view: &mut View, policy: &Policy, facts: &Facts, path: &AbsolutePath) {
             Lead::Variable(name) => {
                 let usual = environment::passed(policy, facts, name.as_bytes())
                     .and_then(|value| AbsolutePath::parse(value).ok())
-                    .or_else(|| view.home.join(directory.usual).ok());
+                    .or_else(|| view.home.join(directory.usual?).ok());
                 let granted = usual.is_some_and(|usual| shows_host(view, &usual));
                 if !granted {
-                    view.cache_variables.push((name, place));
+                    view.cache_variables.push((name.to_owned(), place));
                 }
             }
             Lead::Link(name) => {
