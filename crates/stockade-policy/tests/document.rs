@@ -86,7 +86,7 @@ fn unknown_keys_are_all_found_and_the_likely_one_is_named() {
               help: `write` belongs to `[filesystem]`
             [unknown-key] "banana"
             user.toml:4: unknown key "banana"
-              help: the keys here are: version, preset, wall, weaken, socket, credential, filesystem, network, approval, environment, process, limits
+              help: the keys here are: version, preset, wall, weaken, socket, credential, filesystem, network, approval, environment, process, container, limits
             [unknown-key] "raed"
             user.toml:6: unknown key "filesystem.raed"
               help: did you mean `read`?
@@ -217,7 +217,7 @@ hide = ["!x", "[", "~/x"]
         expect![[r#"
             [unknown-word] "\"brick\""
             user.toml:2: no wall is called "brick"
-              help: write "process" or "at-least:process"
+              help: write "process" or "container", or "at-least:" before it
             [unknown-preset] "\"bild\""
             user.toml:3: no preset is called "bild"
               help: did you mean "build"?
@@ -412,10 +412,10 @@ fn syntax_errors_are_all_found() {
     check(
         "version = 1\n\"a\\u001b\" = 1\n",
         expect![[r#"
-        [unknown-key] "\"a\\u001b\""
-        user.toml:2: unknown key "a\u{1b}"
-          help: the keys here are: version, preset, wall, weaken, socket, credential, filesystem, network, approval, environment, process, limits
-    "#]],
+            [unknown-key] "\"a\\u001b\""
+            user.toml:2: unknown key "a\u{1b}"
+              help: the keys here are: version, preset, wall, weaken, socket, credential, filesystem, network, approval, environment, process, container, limits
+        "#]],
     );
 }
 
