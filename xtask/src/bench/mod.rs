@@ -20,7 +20,6 @@ use crate::shell;
 use crate::user::{Scratch, User};
 use anyhow::Result;
 use contenders::{Arena, Contender};
-use std::path::PathBuf;
 use std::process::Command;
 
 /// Measure Stockade against the bare command, bubblewrap, srt and codex.
@@ -38,15 +37,8 @@ use std::process::Command;
 pub struct Options {
     #[command(subcommand)]
     suite: Option<Suite>,
-    /// Also write all figures to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Fewer rounds and smaller trees, to see that it works; bars are printed but do not count.
-    #[arg(long)]
-    quick: bool,
-    /// Only rows whose name contains this; may be repeated.
-    #[arg(long, value_name = "TEXT")]
-    row: Vec<String>,
+    #[command(flatten)]
+    common: report::Common,
     /// Only these contenders; may be repeated.
     #[arg(long, value_enum, value_name = "NAME")]
     only: Vec<Contender>,
@@ -107,19 +99,17 @@ pub fn run(options: &Options) -> Result<()> {
         Some(Suite::Walls(options)) => return walls::run(options),
         None => {}
     }
-    let scale = if options.quick { QUICK } else { FULL };
+    let scale = if options.common.quick { QUICK } else { FULL };
     let chosen = contenders::chosen(&options.only);
     let arena = shell::phase("prepare", || prepare(&chosen))?;
     if options.real_time {
         take_real_time_priority()?;
     }
-    let wanted = |name: &str| {
-        options.row.is_empty() || options.row.iter().any(|text| name.contains(text.as_str()))
-    };
+    let wanted = |name: &str| options.common.wants(name);
     let machine = report::machine();
     println!("{machine}");
     let rows = rows::measure(&arena, scale, &chosen, &wanted)?;
-    report::conclude(&rows, &machine, options.json.as_deref(), options.quick)
+    report::conclude(&rows, &machine, &options.common)
 }
 
 /// Takes a priority above all ordinary processes; what this process starts inherits it.

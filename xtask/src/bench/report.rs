@@ -4,7 +4,7 @@ use super::rows::{Bar, Row};
 use super::statistics::Summary;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where the figures come from: processors, kernel and how busy the machine was, in one line.
 pub fn machine() -> String {
@@ -62,15 +62,36 @@ pub fn print(rows: &[Row]) {
     }
 }
 
+/// What every suite can be told.
+#[derive(clap::Args)]
+pub struct Common {
+    /// Also write all figures to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Fewer rounds and less work, to see that it works; bars are printed but do not count.
+    #[arg(long)]
+    pub quick: bool,
+    /// Only rows whose name contains this; may be repeated.
+    #[arg(long, value_name = "TEXT")]
+    row: Vec<String>,
+}
+
+impl Common {
+    /// Whether a row is to be measured.
+    pub fn wants(&self, name: &str) -> bool {
+        self.row.is_empty() || self.row.iter().any(|text| name.contains(text.as_str()))
+    }
+}
+
 /// The end of a suite: writes all figures where that is wanted, and fails when a bar was missed,
 /// unless the suite was only tried.
-pub fn conclude(rows: &[Row], machine: &str, json: Option<&Path>, quick: bool) -> Result<()> {
-    if let Some(path) = json {
+pub fn conclude(rows: &[Row], machine: &str, options: &Common) -> Result<()> {
+    if let Some(path) = &options.json {
         write_json(rows, machine, path)?;
     }
     let bars = rows.iter().flat_map(|row| &row.bars);
     let missed = bars.filter(|bar| !bar.is_met()).count();
-    if missed > 0 && !quick {
+    if missed > 0 && !options.quick {
         bail!("{missed} bars were missed");
     }
     Ok(())

@@ -21,12 +21,8 @@ use std::time::{Duration, Instant};
 /// Takes about a minute. Fails when a bar is missed, unless --quick.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Also write all figures to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Fewer rounds, to see that it works; bars are printed but do not count.
-    #[arg(long)]
-    quick: bool,
+    #[command(flatten)]
+    common: report::Common,
 }
 
 /// A home, a project, an image of one static program, and the same as a bundle for runc.
@@ -59,16 +55,17 @@ pub fn run(options: &Options) -> Result<()> {
     if !user::is_root() {
         bail!("the control groups of the container wall need root\n  remedy: run it as root");
     }
-    let bench = shell::phase("prepare", || Bench::prepare(options.quick))?;
+    let bench = shell::phase("prepare", || Bench::prepare(options.common.quick))?;
     let machine = report::machine();
     println!("{machine}");
     let mut rows = Vec::new();
-    for (name, measure) in ROWS {
+    let wanted = ROWS.iter().filter(|(name, _)| options.common.wants(name));
+    for (name, measure) in wanted {
         let row = shell::phase(name, || measure(&bench))?;
         report::print(std::slice::from_ref(&row));
         rows.push(row);
     }
-    report::conclude(&rows, &machine, options.json.as_deref(), options.quick)
+    report::conclude(&rows, &machine, &options.common)
 }
 
 impl Bench {

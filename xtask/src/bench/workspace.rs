@@ -22,15 +22,8 @@ use std::time::{Duration, Instant};
 /// order. Takes about 12 minutes; with --quick about 3. Fails when a bar is missed, unless --quick.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Also write all figures to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Fewer rounds and smaller trees, to see that it works; bars are printed but do not count.
-    #[arg(long)]
-    quick: bool,
-    /// Only rows whose name contains this; may be repeated.
-    #[arg(long, value_name = "TEXT")]
-    row: Vec<String>,
+    #[command(flatten)]
+    common: report::Common,
 }
 
 /// How the work is done.
@@ -78,8 +71,12 @@ pub fn run(options: &Options) -> Result<()> {
     let arena = shell::phase("prepare", prepare)?;
     let bench = Bench {
         arena,
-        quick: options.quick,
-        large: if options.quick { 30_000 } else { 300_000 },
+        quick: options.common.quick,
+        large: if options.common.quick {
+            30_000
+        } else {
+            300_000
+        },
         small: 300,
         trash: Cell::new(0),
     };
@@ -87,14 +84,13 @@ pub fn run(options: &Options) -> Result<()> {
     println!("{machine}");
     let mut rows = Vec::new();
     for (name, measure) in ROWS {
-        let is_wanted = options.row.is_empty() || options.row.iter().any(|one| name.contains(one));
-        if is_wanted {
+        if options.common.wants(name) {
             let new = shell::phase(name, || measure(&bench))?;
             report::print(&new);
             rows.extend(new);
         }
     }
-    report::conclude(&rows, &machine, options.json.as_deref(), options.quick)
+    report::conclude(&rows, &machine, &options.common)
 }
 
 fn prepare() -> Result<Arena> {

@@ -12,7 +12,6 @@ use crate::packages::{self, Escalation, Purpose};
 use crate::{shell, user};
 use anyhow::{Result, bail};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::Command;
 
 /// Measure the egress proxy against squid, tinyproxy, mitmproxy and srt.
@@ -22,15 +21,8 @@ use std::process::Command;
 /// root. Takes about 6 minutes; with --quick about 2. Fails when a bar is missed, unless --quick.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Also write all figures to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Fewer rounds and bytes, to see that it works; bars are printed but do not count.
-    #[arg(long)]
-    quick: bool,
-    /// Only rows whose name contains this; may be repeated.
-    #[arg(long, value_name = "TEXT")]
-    row: Vec<String>,
+    #[command(flatten)]
+    common: report::Common,
 }
 
 /// Set where this process already is in the namespaces of the benchmark.
@@ -50,11 +42,9 @@ pub fn run(options: &Options) -> Result<()> {
     let machine = report::machine();
     println!("{machine}");
     let arena = shell::phase("start the peers", arena::Arena::new)?;
-    let wanted = |name: &str| {
-        options.row.is_empty() || options.row.iter().any(|text| name.contains(text.as_str()))
-    };
-    let rows = rows::measure(&arena, options.quick, &wanted)?;
-    report::conclude(&rows, &machine, options.json.as_deref(), options.quick)
+    let wanted = |name: &str| options.common.wants(name);
+    let rows = rows::measure(&arena, options.common.quick, &wanted)?;
+    report::conclude(&rows, &machine, &options.common)
 }
 
 /// Runs this program again with mounts and a network of its own; never returns on success.
