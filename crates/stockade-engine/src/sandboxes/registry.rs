@@ -67,6 +67,11 @@ impl Name {
     fn socket(&self) -> String {
         format!("{}{SOCKET}", self.0)
     }
+
+    /// The same before it listens.
+    fn fresh_socket(&self) -> String {
+        format!("{}.new", self.socket())
+    }
 }
 
 impl fmt::Display for Name {
@@ -289,7 +294,8 @@ impl Registry {
 
     /// Removes what is left of a sandbox.
     fn remove(&self, name: &Name) {
-        for name in [name.socket(), name.record()] {
+        // The record last: without it nobody looks for the rest.
+        for name in [name.fresh_socket(), name.socket(), name.record()] {
             // What is gone already needs no removing.
             let _gone = rustix::fs::unlinkat(&self.directory, name, AtFlags::empty()).is_err();
         }
@@ -356,7 +362,7 @@ impl Reserved {
         let name = self.record.name.socket();
         // Bound under another name first: who finds it before it listens would
         // take the sandbox for one that is gone.
-        let fresh = format!("{name}.new");
+        let fresh = self.record.name.fresh_socket();
         bind(&listener, &address(directory, &fresh)?)?;
         listen(&listener, 128)?;
         rustix::fs::renameat(directory, &fresh, directory, &name)?;
@@ -448,11 +454,16 @@ mod tests {
         std::mem::forget(left);
         rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();
         drop(listener);
+        // Killed between the two names of its socket.
+        let place = registry.directory.path().as_path().to_owned();
+        std::fs::write(place.join(name.fresh_socket()), "").unwrap();
         let found = Registry::litter(&state).unwrap();
         assert_eq!(found, std::slice::from_ref(&name));
         let listed = registry.list().unwrap();
         assert_eq!(listed[0].state, State::Gone);
         assert!(registry.list().unwrap().is_empty());
+        let left = std::fs::read_dir(&place).unwrap();
+        assert_eq!(left.count(), 1, "only the lock is left");
         let again = registry.reserve(Some(name)).unwrap();
         drop(again);
         let left = std::fs::read_dir(registry.directory.path().as_path()).unwrap();
