@@ -121,10 +121,19 @@ impl Hosting {
     ) -> io::Result<Host> {
         let (agent, channel) = Agent::prepare(image)?;
         self.reserved.describe(run, plan);
-        Ok(Host {
-            reserved: self.reserved,
-            announcement: Some(self.announcement),
-            agent: Some(agent),
+        let mut host = Host::new(self, channel, run.clone(), log.clone())?;
+        host.agent = Some(agent);
+        Ok(host)
+    }
+}
+
+impl Host {
+    /// One whose agent, at the other end of the channel, has said nothing yet.
+    fn new(hosting: Hosting, channel: OwnedFd, run: RunId, log: Log) -> io::Result<Self> {
+        Ok(Self {
+            reserved: hosting.reserved,
+            announcement: Some(hosting.announcement),
+            agent: None,
             link: Link::new(channel)?,
             closed: None,
             listener: None,
@@ -136,13 +145,11 @@ impl Hosting {
                 until: Instant::now() + GREETING_MAX,
             },
             reason: None,
-            run: run.clone(),
-            log: log.clone(),
+            run,
+            log,
         })
     }
-}
 
-impl Host {
     /// What the launcher is given.
     pub(crate) fn take_agent(&mut self) -> Option<Agent> {
         self.agent.take()

@@ -39,24 +39,12 @@ impl Stage {
         let (answer, announced) = pipe().unwrap();
         let (agent, channel) = UnixStream::pair().unwrap();
         agent.set_nonblocking(true).unwrap();
-        let host = Host {
+        let hosting = Hosting {
             reserved,
-            announcement: Some(Announcement::of(announced)),
-            agent: None,
-            link: Link::new(channel.into()).unwrap(),
-            closed: None,
-            listener: None,
-            clients: BTreeMap::new(),
-            next_client: 0,
-            running: BTreeMap::new(),
-            execs: 0,
-            phase: Phase::Greeting {
-                until: Instant::now() + GREETING_MAX,
-            },
-            reason: None,
-            run: RunId::from_random(1),
-            log: Log::at(&state),
+            announcement: Announcement::of(announced),
         };
+        let (run, log) = (RunId::from_random(1), Log::at(&state));
+        let host = Host::new(hosting, channel.into(), run, log).unwrap();
         Self {
             host,
             agent,
