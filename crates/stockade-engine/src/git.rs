@@ -8,15 +8,15 @@
 pub mod leads;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::ResolveFlags;
 use stockade_policy::git::{FILE_NAME, KEYS};
 use stockade_policy::path::AbsolutePath;
 use stockade_sys::rustix;
+
+use crate::regular;
 
 /// Largest configuration that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
@@ -88,18 +88,7 @@ pub fn excludes(home: &AbsolutePath, environment: &BTreeMap<Vec<u8>, Vec<u8>>) -
 }
 
 fn read(path: &std::path::Path) -> Option<Vec<u8>> {
-    // Not to wait for the writer of a pipe.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let handle = openat(CWD, path, flags, Mode::empty()).ok()?;
-    if FileType::from_raw_mode(fstat(&handle).ok()?.st_mode) != FileType::RegularFile {
-        return None;
-    }
-    let mut text = Vec::new();
-    File::from(handle)
-        .take(FILE_BYTES_MAX + 1)
-        .read_to_end(&mut text)
-        .ok()?;
-    (text.len() as u64 <= FILE_BYTES_MAX).then_some(text)
+    regular::read(path, ResolveFlags::empty(), FILE_BYTES_MAX)
 }
 
 fn parse(text: &[u8]) -> Vec<(String, Vec<u8>)> {

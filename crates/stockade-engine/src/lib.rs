@@ -22,6 +22,7 @@ pub mod notice;
 pub mod outcome;
 pub mod policy_text;
 pub mod probe;
+mod regular;
 pub mod run;
 pub mod sandboxes;
 pub mod secrets;

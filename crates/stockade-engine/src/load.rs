@@ -13,6 +13,7 @@ use stockade_policy::validate::{Context, LayerPolicy, validate};
 
 use crate::discover::{self, DiscoverError, Source};
 use crate::git;
+use crate::probe;
 use crate::state::{Places, StateDirectory, StateError};
 use crate::trust::{self, Trust, TrustError};
 use crate::worktree::{self, Found};
@@ -125,10 +126,7 @@ pub fn load(selection: &Selection) -> Result<Loaded, LoadError> {
     };
     let settings = &selection.settings;
     let (mut policy, sources) = policy(files, settings, &context, &current, worktree.as_ref())?;
-    let environment = std::env::vars_os()
-        .map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()))
-        .collect();
-    let led = git::leads::guarded(&context.workspace, &home, &environment);
+    let led = git::leads::guarded(&context.workspace, &home, &probe::environment());
     policy.guard = policy.guard.with_found(led);
     Ok(Loaded {
         policy,

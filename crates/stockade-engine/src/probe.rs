@@ -69,7 +69,7 @@ fn supervised_names() -> Ability {
 }
 
 /// The caller's environment.
-fn environment() -> BTreeMap<Vec<u8>, Vec<u8>> {
+pub(crate) fn environment() -> BTreeMap<Vec<u8>, Vec<u8>> {
     std::env::vars_os()
         .map(|(name, value)| (name.into_vec(), value.into_vec()))
         .collect()

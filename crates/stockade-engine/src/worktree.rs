@@ -5,15 +5,12 @@
 //! names is granted only when that directory, where no run of this project can
 //! write, names this project in turn. Nothing here follows a link or runs git.
 
-use std::fs::File;
-use std::io::Read;
-
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, statat,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat2, statat};
 use stockade_policy::merge::Worktree;
 use stockade_policy::path::{AbsolutePath, PATH_BYTES_MAX};
 use stockade_sys::rustix;
+
+use crate::regular;
 
 /// Longest pointer file that is read, in bytes.
 const POINTER_BYTES_MAX: u64 = PATH_BYTES_MAX as u64 + 64;
@@ -131,22 +128,7 @@ fn line(text: &[u8]) -> &[u8] {
 
 /// The content of a small regular file that no link leads to.
 fn read(path: &AbsolutePath) -> Option<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let handle = openat2(
-        CWD,
-        path.as_path(),
-        flags,
-        Mode::empty(),
-        ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
-    )
-    .ok()?;
-    if FileType::from_raw_mode(fstat(&handle).ok()?.st_mode) != FileType::RegularFile {
-        return None;
-    }
-    let mut text = Vec::new();
-    let mut file = File::from(handle).take(POINTER_BYTES_MAX + 1);
-    file.read_to_end(&mut text).ok()?;
-    (text.len() as u64 <= POINTER_BYTES_MAX).then_some(text)
+    regular::read(path.as_path(), regular::WITHOUT_LINKS, POINTER_BYTES_MAX)
 }
 
 /// What stands at a path that no link leads to, when it is of this kind.
@@ -157,7 +139,7 @@ fn status(path: &AbsolutePath, kind: FileType) -> Option<Stat> {
         path.as_path(),
         flags,
         Mode::empty(),
-        ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+        regular::WITHOUT_LINKS,
     )
     .ok()?;
     let status = statat(&handle, c"", AtFlags::EMPTY_PATH).ok()?;

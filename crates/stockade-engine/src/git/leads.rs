@@ -5,17 +5,15 @@
 //! only add guarded paths, so a hostile one gains nothing.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
-use std::os::fd::OwnedFd;
-use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
+use rustix::fs::ResolveFlags;
 use stockade_policy::git_config::{self, LeadKind};
 use stockade_policy::guard::{Judged, Kind, Rule, Strength, exact_pattern};
 use stockade_policy::path::{AbsolutePath, printable};
 use stockade_policy::plan;
 use stockade_sys::rustix;
+
+use crate::regular;
 
 /// Settings for all users of the machine (git-config(1), FILES).
 const SYSTEM_FILE: &str = "/etc/gitconfig";
@@ -196,25 +194,11 @@ impl Finding<'_> {
 /// The content of a configuration. In the workspace no link is followed.
 fn read(workspace: &AbsolutePath, path: &AbsolutePath) -> Option<Vec<u8>> {
     let resolve = match path.is_within(workspace) {
-        true => ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+        true => regular::WITHOUT_LINKS,
         false => ResolveFlags::NO_MAGICLINKS,
     };
-    let handle = open(path.as_path(), resolve)?;
     let length = git_config::TEXT_BYTES_MAX as u64;
-    let mut text = Vec::new();
-    File::from(handle)
-        .take(length + 1)
-        .read_to_end(&mut text)
-        .ok()?;
-    (text.len() as u64 <= length).then_some(text)
-}
-
-fn open(path: &Path, resolve: ResolveFlags) -> Option<OwnedFd> {
-    // Not to wait for the writer of a pipe.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let handle = openat2(CWD, path, flags, Mode::empty(), resolve).ok()?;
-    let kind = FileType::from_raw_mode(fstat(&handle).ok()?.st_mode);
-    (kind == FileType::RegularFile).then_some(handle)
+    regular::read(path.as_path(), resolve, length)
 }
 
 #[cfg(test)]

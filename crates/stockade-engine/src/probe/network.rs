@@ -87,10 +87,7 @@ fn existing_in(image: &ImageFacts, candidates: &[&str]) -> Vec<AbsolutePath> {
     let named = candidates
         .iter()
         .filter_map(|path| AbsolutePath::parse(path).ok());
-    let mut found: Vec<_> = named.filter_map(|path| root.file(&path).ok()?).collect();
-    let mut seen = std::collections::BTreeSet::new();
-    found.retain(|path| seen.insert(path.clone()));
-    found
+    each_once(named.filter_map(|path| root.file(&path).ok()?))
 }
 
 /// Trust stores of the Java installations, links resolved, each once.
@@ -118,10 +115,12 @@ pub fn java_stores(
 }
 
 fn existing(candidates: impl Iterator<Item = PathBuf>) -> Vec<AbsolutePath> {
-    let mut found: Vec<AbsolutePath> = candidates.filter_map(|path| resolved_file(&path)).collect();
+    each_once(candidates.filter_map(|path| resolved_file(&path)))
+}
+
+fn each_once(found: impl Iterator<Item = AbsolutePath>) -> Vec<AbsolutePath> {
     let mut seen = std::collections::BTreeSet::new();
-    found.retain(|path| seen.insert(path.clone()));
-    found
+    found.filter(|path| seen.insert(path.clone())).collect()
 }
 
 fn resolved_file(path: &Path) -> Option<AbsolutePath> {
