@@ -422,6 +422,48 @@ fn what_a_layer_hides_the_tree_under_stays_in_it() {
 }
 
 #[test]
+fn names_of_one_file_stay_one_where_one_cannot_be_moved() {
+    if !inside("names_of_one_file_stay_one_where_one_cannot_be_moved") {
+        return;
+    }
+    let world = world();
+    fs::create_dir(world.at("base/again")).unwrap();
+    let view = world.mount(&["upper"], true);
+    fs::remove_dir(view.0.join("again")).unwrap();
+    fs::create_dir_all(view.0.join("again")).unwrap();
+    fs::create_dir_all(view.0.join("new")).unwrap();
+    fs::write(view.0.join("again/one"), "a file").unwrap();
+    for other in ["new/two", "three"] {
+        fs::hard_link(view.0.join("again/one"), view.0.join(other)).unwrap();
+    }
+    drop(view);
+    let open = Open::new(&world);
+    open.apply(&|_| true, None, OnConflict::Refuse).unwrap();
+    let inode = |path: &str| fs::metadata(world.at("base").join(path)).unwrap().ino();
+    assert_eq!(inode("again/one"), inode("three"));
+    assert_eq!(inode("again/one"), inode("new/two"));
+}
+
+#[test]
+fn a_link_in_the_place_of_a_directory_stays_in_the_layer() {
+    if !inside("a_link_in_the_place_of_a_directory_stays_in_the_layer") {
+        return;
+    }
+    let world = world();
+    fs::create_dir_all(world.at("base/was/inner")).unwrap();
+    let view = world.mount(&["upper"], true);
+    fs::remove_dir_all(view.0.join("was")).unwrap();
+    symlink("was", view.0.join("was")).unwrap();
+    drop(view);
+    let open = Open::new(&world);
+    let inner = |change: &Change| change.path == b"was/inner";
+    open.apply(&inner, None, OnConflict::Refuse).unwrap();
+    assert!(world.at("base/was").is_dir());
+    assert!(!world.at("base/was/inner").exists());
+    assert!(world.at("upper/was").is_symlink());
+}
+
+#[test]
 fn a_device_in_a_layer_is_refused() {
     let world = world();
     let upper = open(&world.at("upper"));

@@ -363,7 +363,8 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Does something to a directory, if it is there.
+/// Does something to a directory, if it is there and no link stands in its
+/// place.
 fn settle(
     root: BorrowedFd<'_>,
     path: &[u8],
@@ -372,7 +373,7 @@ fn settle(
     match access::directory(root, path) {
         Ok(directory) => act(directory.as_fd()),
         Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             _ => Err(error),
         },
     }

@@ -118,6 +118,16 @@ pub(super) fn steps(changes: &Changes, selected: &[bool], may_move: bool) -> Vec
 /// are links to, the path.
 type Order = (u8, bool, Vec<u8>);
 
+/// The selected changes that are names of one file.
+struct Names {
+    /// The first of them, by path.
+    first: usize,
+    number: u64,
+    /// Whether one of them cannot be moved, and so none is: what is moved and
+    /// what is copied are two files.
+    copied: bool,
+}
+
 struct Plan<'a> {
     all: &'a Changes,
     changes: &'a [Change],
@@ -125,8 +135,8 @@ struct Plan<'a> {
     may_move: bool,
     /// Directories of the layer that can leave it as they are.
     whole: BTreeSet<&'a [u8]>,
-    /// How many selected changes are names of one file, and the first of them.
-    names: HashMap<Identity, (u64, usize)>,
+    /// The selected names of each file.
+    names: HashMap<Identity, Names>,
     strips: Vec<Step>,
     makes: Vec<Step>,
     puts: Vec<(Order, Step)>,
@@ -141,7 +151,12 @@ impl<'a> Plan<'a> {
         let mut names = HashMap::new();
         for (index, change) in changes.iter().enumerate() {
             if let Some(is) = change.is.as_ref().filter(|_| selected[index]) {
-                names.entry(is.identity).or_insert((0, index)).0 += 1;
+                let new = Names {
+                    first: index,
+                    number: 0,
+                    copied: false,
+                };
+                names.entry(is.identity).or_insert(new).number += 1;
             }
         }
         let mut plan = Self {
@@ -159,6 +174,9 @@ impl<'a> Plan<'a> {
         };
         if may_move {
             plan.whole = plan.whole_directories();
+            while plan.copy_what_is_torn() {
+                plan.whole = plan.whole_directories();
+            }
         }
         plan
     }
@@ -168,7 +186,7 @@ impl<'a> Plan<'a> {
     fn whole_directories(&self) -> BTreeSet<&'a [u8]> {
         let mut broken: BTreeSet<&[u8]> = BTreeSet::new();
         for (index, change) in self.changes.iter().enumerate() {
-            let stays = change.is.as_ref().is_some_and(|is| !self.is_all_of(is));
+            let stays = change.is.as_ref().is_some_and(|is| !self.can_move(is));
             if !self.selected[index] || stays && !change.is(FileKind::Directory) {
                 broken.extend(change.paths().flat_map(ancestors));
             }
@@ -186,10 +204,33 @@ impl<'a> Plan<'a> {
             .collect()
     }
 
-    /// Whether all names of a file are selected.
-    fn is_all_of(&self, source: &Source) -> bool {
-        let names = self.names.get(&source.identity).map_or(0, |names| names.0);
-        source.level == 0 && source.links <= names
+    /// Marks files of which some names would be moved and others copied, and
+    /// tells whether there was one.
+    fn copy_what_is_torn(&mut self) -> bool {
+        let mut torn = BTreeSet::new();
+        for (index, change) in self.changes.iter().enumerate() {
+            let Some(is) = change.is.as_ref().filter(|is| is.links > 1) else {
+                continue;
+            };
+            let moves = self.is_in_whole(&change.path) || self.leaves_what_is_below(&change.path);
+            let file = !change.is(FileKind::Directory);
+            if file && self.selected[index] && self.can_move(is) && !moves {
+                torn.insert(is.identity);
+            }
+        }
+        for identity in &torn {
+            if let Some(names) = self.names.get_mut(identity) {
+                names.copied = true;
+            }
+        }
+        !torn.is_empty()
+    }
+
+    /// Whether all names of a file can leave the layer.
+    fn can_move(&self, source: &Source) -> bool {
+        let names = self.names.get(&source.identity);
+        let all = names.is_some_and(|names| !names.copied && source.links <= names.number);
+        source.level == 0 && all
     }
 
     fn change(&mut self, index: usize) {
@@ -243,10 +284,13 @@ impl<'a> Plan<'a> {
         let Some(is) = &change.is else {
             return;
         };
-        if self.may_move && self.is_all_of(is) && self.leaves_what_is_below(&change.path) {
+        if self.may_move && self.can_move(is) && self.leaves_what_is_below(&change.path) {
             return self.put(change, How::Move);
         }
-        let first = self.names.get(&is.identity).map_or(index, |names| names.1);
+        let first = self
+            .names
+            .get(&is.identity)
+            .map_or(index, |names| names.first);
         if first == index {
             return self.put(change, How::Copy);
         }
