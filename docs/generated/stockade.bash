@@ -49,9 +49,6 @@ _stockade() {
             stockade,explain)
                 cmd="stockade__subcmd__explain"
                 ;;
-            stockade,flatten)
-                cmd="stockade__subcmd__flatten"
-                ;;
             stockade,fork)
                 cmd="stockade__subcmd__fork"
                 ;;
@@ -105,6 +102,9 @@ _stockade() {
                 ;;
             stockade,stop)
                 cmd="stockade__subcmd__stop"
+                ;;
+            stockade,tend)
+                cmd="stockade__subcmd__tend"
                 ;;
             stockade,test)
                 cmd="stockade__subcmd__test"
@@ -202,9 +202,6 @@ _stockade() {
             stockade__subcmd__help,explain)
                 cmd="stockade__subcmd__help__subcmd__explain"
                 ;;
-            stockade__subcmd__help,flatten)
-                cmd="stockade__subcmd__help__subcmd__flatten"
-                ;;
             stockade__subcmd__help,fork)
                 cmd="stockade__subcmd__help__subcmd__fork"
                 ;;
@@ -258,6 +255,9 @@ _stockade() {
                 ;;
             stockade__subcmd__help,stop)
                 cmd="stockade__subcmd__help__subcmd__stop"
+                ;;
+            stockade__subcmd__help,tend)
+                cmd="stockade__subcmd__help__subcmd__tend"
                 ;;
             stockade__subcmd__help,test)
                 cmd="stockade__subcmd__help__subcmd__test"
@@ -362,7 +362,7 @@ _stockade() {
 
     case "${cmd}" in
         stockade)
-            opts="-h -V --help --version run shell start exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside flatten egress help"
+            opts="-h -V --help --version run shell start exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside tend egress help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -376,7 +376,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__apply)
-            opts="-h --project --json --held --all-but-held --skip-conflicts --help"
+            opts="-h --project --json --held --all-but-held --skip-conflicts --incomplete --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -893,24 +893,6 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        stockade__subcmd__flatten)
-            opts="-h --project --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --project)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         stockade__subcmd__fork)
             opts="-h --project --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -944,7 +926,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__help)
-            opts="run shell start exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside flatten egress help"
+            opts="run shell start exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside tend egress help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1196,20 +1178,6 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__help__subcmd__explain)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        stockade__subcmd__help__subcmd__flatten)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1546,6 +1514,20 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__help__subcmd__stop)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__tend)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2408,6 +2390,24 @@ _stockade() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__tend)
+            opts="-h --project --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

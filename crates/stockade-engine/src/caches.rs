@@ -8,12 +8,12 @@
 
 mod trim;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2};
@@ -23,6 +23,7 @@ use stockade_policy::path::AbsolutePath;
 use stockade_sys::rustix;
 use stockade_workspace::store::name_of;
 
+use crate::beside;
 use crate::state::{DIRECTORY_NAME, LOCK_WAIT_MAX, StateDirectory, StateError};
 
 pub use trim::{Usage, clear, trim, usage};
@@ -124,17 +125,17 @@ impl Held {
             return;
         }
         let name = domain.path.file_name().unwrap_or_default().to_vec();
-        let spawned = Command::new(program.unwrap_or(Path::new("/proc/self/exe")))
-            .args(["cache", "trim"])
-            .arg(std::ffi::OsString::from_vec(name))
-            .arg(bytes_max.to_string())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .current_dir("/")
-            .spawn();
-        // The next run tries again.
-        drop(spawned);
+        let bytes_max = bytes_max.to_string();
+        // If it fails, the next run tries again.
+        beside::spawn(
+            program,
+            &[
+                "cache".as_ref(),
+                "trim".as_ref(),
+                OsStr::from_bytes(&name),
+                bytes_max.as_ref(),
+            ],
+        );
     }
 }
 

@@ -1,6 +1,7 @@
 //! The layer of the workspace that a run in review or discard mode writes to.
 
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use rustix::fs::{fgetxattr, fstatfs, fstatvfs};
 use rustix::io::Errno;
@@ -14,6 +15,7 @@ use stockade_workspace::measure::Usage;
 use stockade_workspace::run_dir::{Fate, NewRun, Run};
 use stockade_workspace::store::{Lock, Store, StoreError};
 
+use crate::beside;
 use crate::events::RunId;
 use crate::load::Loaded;
 use crate::run::{Planned, Refusal};
@@ -265,6 +267,7 @@ impl OwnLayer {
             snapshot: from.map(|(name, _)| name.clone()),
             stamp: from.map(|(_, stamp)| stamp),
             command: command.clone(),
+            begins: true,
         };
         let _lock = store.lock()?;
         // From here on the run's own record keeps its layers.
@@ -305,11 +308,7 @@ impl OwnLayer {
         let (upper, work) = run.places()?;
         Ok(Some(Self {
             run: Some(run),
-            place: UpperLayer {
-                upper,
-                work,
-                volatile: fate == Fate::Discard,
-            },
+            place: UpperLayer { upper, work },
             fate,
             is_new,
         }))
@@ -317,14 +316,6 @@ impl OwnLayer {
 
     pub(crate) fn place(&self) -> &UpperLayer {
         &self.place
-    }
-
-    /// Waits until the layer is on record, also after a crash of the machine.
-    pub(crate) fn make_durable(&self) -> Result<(), StoreError> {
-        match &self.run {
-            Some(run) if self.is_new && self.fate == Fate::Review => run.make_durable(),
-            _ => Ok(()),
-        }
     }
 
     fn settle(&self, mut run: Run, exit_code: i32) -> Result<LayerOutcome, StoreError> {
@@ -367,6 +358,14 @@ impl Drop for OwnLayer {
             let _left = run.remove().is_err();
         }
     }
+}
+
+/// Starts a process that brings the layers of a workspace to the disk and makes
+/// deep chains of them short: `program`, or that of this process, as `stockade
+/// tend`. What fails is left to the next time.
+pub fn tend(program: Option<&Path>, workspace: &AbsolutePath) {
+    let workspace = workspace.as_path().as_os_str();
+    beside::spawn(program, &["tend".as_ref(), "--project".as_ref(), workspace]);
 }
 
 /// Refuses early what would fail in the middle.

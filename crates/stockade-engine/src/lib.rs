@@ -3,6 +3,7 @@
 //! The engine ties policy, walls and launcher together for one run. It knows
 //! nothing of HTTP or of how its results are shown.
 
+mod beside;
 pub mod caches;
 pub mod committed;
 pub mod control;

@@ -41,7 +41,7 @@ use crate::supervise::{Supervised, Supervision, handled_signals};
 use crate::terminal::Terminals;
 use crate::way_out::tally::NetworkSummary;
 use crate::way_out::{Starting, WayOutError};
-use crate::{denials, doctor, image};
+use crate::{denials, doctor, image, layers};
 use opening::Opening;
 
 /// What to run.
@@ -442,6 +442,9 @@ fn begin(
         held.release(caches.bytes_max, request.egress_program.as_deref());
     }
     finished.layer = layer.map(|layer| layer.finish(finished.outcome.exit_code()));
+    if let Some(LayerOutcome::Waiting { .. }) = finished.layer {
+        layers::tend(request.egress_program.as_deref(), &planned.plan.workspace);
+    }
     match host {
         Some(host) if !host.stood() => Err(Refusal::System {
             what: "the agent",
@@ -515,7 +518,6 @@ fn gate(
     // started.
     let event = Event::run_planned(plan, &planned.digest.to_string());
     log.append(Some(run), &[event], SystemTime::now())?;
-    layer.map_or(Ok(()), OwnLayer::make_durable)?;
     if let Some(opening) = &mut opening {
         opening.await_ready()?;
     }

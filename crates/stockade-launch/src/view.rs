@@ -100,14 +100,8 @@ impl View {
                 upper,
                 work,
                 writable,
-                volatile,
             } => {
-                let layers = overlay::Layers {
-                    lower,
-                    upper,
-                    work,
-                    volatile: *volatile,
-                };
+                let layers = overlay::Layers { lower, upper, work };
                 self.mount_overlay(path, &layers, *writable)
             }
             Action::OverlayPart { path, writable } => self.overlay_part(path, *writable),

@@ -124,8 +124,6 @@ pub enum Action {
         upper: Vec<u8>,
         work: Vec<u8>,
         writable: bool,
-        /// The upper layer goes with the run, so nothing has to reach the disk.
-        volatile: bool,
     },
     OverlayPart {
         path: Vec<u8>,

@@ -71,17 +71,10 @@ pub fn write_whole(parent: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Re
     Ok(fsync(parent)?)
 }
 
-/// As [`write_whole`], but the machine may forget the file until
-/// [`make_durable`].
+/// As [`write_whole`], but a crash of the machine may leave the old file, an
+/// empty one or none, until the file system has written everything.
 pub fn write_soon(parent: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
     replace(parent, name, content, |_| Ok(()))
-}
-
-/// Waits until a file and its name are on the disk.
-pub fn make_durable(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
-    let file = open_record(parent, name)?.ok_or(io::Error::from(Errno::NOENT))?;
-    file.sync_all()?;
-    Ok(fsync(parent)?)
 }
 
 fn replace(

@@ -52,7 +52,6 @@ fn overlay(
         upper: bytes(&upper.upper),
         work: bytes(&upper.work),
         writable: access == Access::Write,
-        volatile: upper.volatile,
     }
 }
 

@@ -59,8 +59,6 @@ pub struct UpperLayer {
     pub upper: AbsolutePath,
     /// overlayfs works here.
     pub work: AbsolutePath,
-    /// It goes with the run, so nothing has to reach the disk.
-    pub volatile: bool,
 }
 
 /// What a start needs besides the launcher.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
     AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fgetxattr,
-    flistxattr, fsetxattr, fstat, mkdirat, renameat, utimensat,
+    flistxattr, fsetxattr, fstat, mkdirat, renameat, syncfs, utimensat,
 };
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -80,6 +80,10 @@ pub struct RunMeta {
     /// What applying a part of it changed in the tree besides.
     #[serde(default)]
     pub own: Vec<Own>,
+    /// The boot of the machine in which the own layer was written to, until
+    /// all of that is on the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsynced: Option<String>,
 }
 
 /// What a new run begins with.
@@ -93,6 +97,10 @@ pub struct NewRun {
     /// That of the snapshot; now when `None`.
     pub stamp: Option<Stamp>,
     pub command: Vec<String>,
+    /// Whether a command begins in it at once. Then nothing waits for the
+    /// disk: until [`Run::reach_disk`] the layer is of no use after a crash of
+    /// the machine.
+    pub begins: bool,
 }
 
 /// One run of the store.
@@ -105,8 +113,7 @@ pub struct Run {
 }
 
 /// Makes the directories of a run. The record comes last: without it there is
-/// no run, and what is there is cleared away some time. [`Run::make_durable`]
-/// comes before anything is written to it that must not be lost.
+/// no run, and what is there is cleared away some time.
 pub(crate) fn create(store: &Store, new: NewRun) -> Result<Run, StoreError> {
     crate::store::check_name(&new.id)?;
     let failed = system("make the layer of the run");
@@ -136,6 +143,10 @@ pub(crate) fn create(store: &Store, new: NewRun) -> Result<Run, StoreError> {
         freezing: None,
         preimages: None,
         own: Vec::new(),
+        unsynced: match new.begins {
+            true => Some(boot().map_err(&failed)?),
+            false => None,
+        },
     };
     let run = Run {
         runs,
@@ -145,7 +156,11 @@ pub(crate) fn create(store: &Store, new: NewRun) -> Result<Run, StoreError> {
     };
     run.make_layer(store).map_err(&failed)?;
     let text = record_text(&run.meta)?;
-    directory::write_soon(run.directory.as_fd(), META, &text).map_err(&failed)?;
+    let write = match new.begins {
+        true => directory::write_soon,
+        false => directory::write_whole,
+    };
+    write(run.directory.as_fd(), META, &text).map_err(&failed)?;
     Ok(run)
 }
 
@@ -249,28 +264,82 @@ impl Run {
     /// Records that a command begins in the own layer, over `layers`: those
     /// that it has, or what they were before some were merged.
     pub fn begin(&mut self, command: Vec<String>, layers: Vec<String>) -> Result<(), StoreError> {
+        self.check_whole()?;
+        let failed = system("make the layer of the run");
+        let boot = boot().map_err(&failed)?;
+        // An overlay that did not wait for the disk is not mounted again on
+        // what it left in its working directory.
+        directory::remove_tree(self.directory.as_fd(), WORK).map_err(&failed)?;
+        mkdirat(&self.directory, WORK, Mode::RWXU).map_err(|error| failed(error.into()))?;
+        // On the disk before anything is written to the layer.
         self.update(|meta| {
             meta.command = command;
             meta.layers = layers;
             meta.ended = None;
+            meta.unsynced = Some(boot);
         })
     }
 
-    /// Waits until the record of a new run is on the disk.
-    pub fn make_durable(&self) -> Result<(), StoreError> {
-        directory::make_durable(self.directory.as_fd(), META)
-            .map_err(system("write the record of the run"))
+    /// Refuses a layer of which a crash of the machine may have lost a part:
+    /// files in it may be empty or missing that the command had written.
+    pub fn check_whole(&self) -> Result<(), StoreError> {
+        let Some(written_in) = &self.meta.unsynced else {
+            return Ok(());
+        };
+        if *written_in == boot().map_err(system("find out when the machine was started"))? {
+            return Ok(());
+        }
+        let id = &self.meta.id;
+        Err(StoreError::Refused(format!(
+            "the machine was started anew before all that run {id} wrote was on the disk, so files in \
+             it may be empty or missing\n  remedy: look at it with `stockade diff {id}`; `stockade apply \
+             --incomplete {id}` takes it as it is, `stockade discard {id}` drops it"
+        )))
+    }
+
+    /// Waits until all that was written to the own layer is on the disk.
+    pub fn reach_disk(&mut self) -> Result<(), StoreError> {
+        if self.meta.unsynced.is_none() {
+            return Ok(());
+        }
+        self.sync()?;
+        self.update(|meta| meta.unsynced = None)
+    }
+
+    /// As [`Run::reach_disk`], for who must keep nobody from using the run:
+    /// what is used meanwhile is left for the next time.
+    pub(crate) fn reach_disk_beside(&mut self, store: &Store) -> Result<(), StoreError> {
+        if self.meta.unsynced.is_none() || self.check_whole().is_err() || self.is_in_use()? {
+            return Ok(());
+        }
+        self.sync()?;
+        let _lock = store.lock()?;
+        let now = read_record::<RunMeta>(self.directory.as_fd(), META)?;
+        let is_as_before = now.as_ref() == Some(&self.meta);
+        if is_as_before && self.take().is_ok() {
+            self.update(|meta| meta.unsynced = None)?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        let failed = system("bring the layer of the run to the disk");
+        syncfs(self.upper()?).map_err(|error| failed(error.into()))
     }
 
     /// Records how the command ended and what the layer takes up now.
     pub fn end(&mut self, exit_code: i32, usage: Usage) -> Result<(), StoreError> {
-        self.update(|meta| {
+        self.change(|meta| {
             meta.ended = Some(Ended {
                 at_ms: now_ms(),
                 exit_code,
             });
             meta.usage = Some(usage);
-        })
+        })?;
+        // It reaches the disk with the layer.
+        let text = record_text(&self.meta)?;
+        directory::write_soon(self.directory.as_fd(), META, &text)
+            .map_err(system("write the record of the run"))
     }
 
     /// Records what is left of the own layer after a part was applied.
@@ -290,14 +359,20 @@ impl Run {
         measure(upper.as_fd()).map_err(system("measure the layer of the run"))
     }
 
-    /// Changes what is recorded. Another process may have put a layer under
-    /// the run meanwhile, so the record is read again first.
+    /// Changes what is recorded.
     pub(crate) fn update(&mut self, change: impl FnOnce(&mut RunMeta)) -> Result<(), StoreError> {
+        self.change(change)?;
+        self.write()
+    }
+
+    /// Another process may have put a layer under the run meanwhile, so the
+    /// record is read again first.
+    fn change(&mut self, change: impl FnOnce(&mut RunMeta)) -> Result<(), StoreError> {
         if let Some(meta) = read_record(self.directory.as_fd(), META)? {
             self.meta = meta;
         }
         change(&mut self.meta);
-        self.write()
+        Ok(())
     }
 
     /// Takes the own layer away, as a directory named `name` in `to`.
@@ -445,6 +520,12 @@ fn copy_attributes(like: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<()> 
         }
     }
     Ok(())
+}
+
+/// Which boot of the machine this is (random(4)).
+fn boot() -> io::Result<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(text.trim_end().to_owned())
 }
 
 pub(crate) fn now_ms() -> u64 {

@@ -113,6 +113,8 @@ pub fn apply_run(
 ) -> Result<Applied, SettleError> {
     run.take()?;
     let _lock = store.lock()?;
+    // What is moved into the tree must not be lost later.
+    run.reach_disk()?;
     let mut journal =
         Journal::open(run.directory(), JOURNAL).map_err(system("read the journal"))?;
     let interrupted = journal.is_pending();
@@ -182,6 +184,15 @@ fn keep_preimages(store: &Store, run: &mut Run) -> Result<(), SettleError> {
     }
     directory::remove_tree(run.directory(), PREIMAGES)
         .map_err(system("remove the old versions"))?;
+    Ok(())
+}
+
+/// Brings the layers of runs to the disk whose commands did not wait for it,
+/// while nobody waits. What is in use is left out.
+pub fn reach_disk(store: &Store) -> Result<(), StoreError> {
+    for mut run in store.runs()? {
+        run.reach_disk_beside(store)?;
+    }
     Ok(())
 }
 

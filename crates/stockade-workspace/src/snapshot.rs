@@ -255,6 +255,8 @@ impl Store {
         if usage.is_some_and(|usage| usage.is_nothing()) {
             return Ok(());
         }
+        run.check_whole()?;
+        run.reach_disk()?;
         let layers = self.part("layers")?;
         let bytes = usage.map_or(0, |usage| usage.bytes);
         let (id, layer) = self.make_layer_directory(layers.as_fd(), bytes)?;
@@ -286,8 +288,8 @@ impl Store {
             snapshot: Some(snapshot.name),
             stamp: Some(snapshot.stamp),
             command: Vec::new(),
+            begins: false,
         })?;
-        fork.make_durable()?;
         Ok(fork)
     }
 

@@ -288,7 +288,8 @@ pub(crate) fn read_record<T: DeserializeOwned>(
 ) -> Result<Option<T>, StoreError> {
     let content =
         directory::read_whole(parent, name).map_err(system("read a record of the store"))?;
-    let Some(content) = content else {
+    // An empty one was not yet on the disk when the machine went down.
+    let Some(content) = content.filter(|content| !content.is_empty()) else {
         return Ok(None);
     };
     let record = serde_json::from_slice(&content).map_err(|error| StoreError::Malformed {

@@ -418,6 +418,7 @@ fn new_run(store: &Store, id: &str) -> String {
         snapshot: None,
         stamp: None,
         command: Vec::new(),
+        begins: true,
     };
     store.new_run(new).unwrap().meta().id.clone()
 }

@@ -72,9 +72,9 @@ enum Command {
     /// Run one attack of the corpus, inside a sandbox
     #[command(hide = true, name = "attack-inside")]
     AttackInside(commands::doctor::InsideArgs),
-    /// Make deep chains of layers short; started by what makes them deeper
+    /// Keep the layers of a project in order; started by what makes it due
     #[command(hide = true)]
-    Flatten(commands::flatten::Args),
+    Tend(commands::tend::Args),
     /// Carry the connections of one sandbox; started by `stockade run`
     #[command(hide = true)]
     Egress,
@@ -166,7 +166,7 @@ fn perform(command: &Command) -> ExitCode {
         Command::Man(arguments) => commands::generate::man(arguments),
         Command::Schema(arguments) => commands::generate::schema(arguments),
         Command::AttackInside(arguments) => commands::doctor::inside(arguments),
-        Command::Flatten(arguments) => commands::flatten::run(arguments),
+        Command::Tend(arguments) => commands::tend::run(arguments),
         Command::Egress => Ok(commands::egress::run()),
     };
     shown(result)

@@ -425,7 +425,7 @@ fn a_killed_flattening_leaves_each_chain_whole() {
         world.outside_sh(&script).expect_code(0);
     };
     copy(&place, &kept);
-    let flatten = ["flatten", "--project", world.project.to_str().unwrap()];
+    let flatten = ["tend", "--project", world.project.to_str().unwrap()];
     let deep = |world: &World| {
         // One that was killed may still be about to end, and one that waited
         // for it goes on in its place.

@@ -225,6 +225,85 @@ fn a_killed_run_waits_for_review() {
     assert!(!mounts.contains(own), "{mounts}");
 }
 
+/// The record of the one run that waits.
+fn record(world: &World) -> (PathBuf, serde_json::Value) {
+    let path = store(world, "runs")[0].join("meta.json");
+    let record = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    (path, record)
+}
+
+#[test]
+fn a_run_is_brought_to_the_disk_after_its_end() {
+    let world = prepared();
+    let run = world.run(&["--workspace", "review"], &["sh", "-c", WRITES]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let started = Instant::now();
+    while record(&world).1.get("unsynced").is_some() {
+        assert!(started.elapsed() < Duration::from_secs(60), "never synced");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(record(&world).1["ended"]["exit_code"], 0);
+}
+
+#[test]
+fn what_a_crash_of_the_machine_may_have_torn_is_not_taken_for_whole() {
+    let world = prepared();
+    let before = state(&world);
+    world.run(&["--workspace", "review"], &["sh", "-c", "echo new > new"]);
+    let started = Instant::now();
+    while record(&world).1.get("unsynced").is_some() {
+        assert!(started.elapsed() < Duration::from_secs(60), "never synced");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // As it would be after a power failure right after the run.
+    let (path, mut record) = record(&world);
+    record["unsynced"] = "00000000-0000-0000-0000-000000000000".into();
+    fs::write(&path, serde_json::to_vec(&record).unwrap()).unwrap();
+    let id = record["id"].as_str().unwrap().to_owned();
+    let attempts: [&[&str]; 3] = [
+        &["apply"],
+        &["snapshot", "s", "--of", &id],
+        &["run", "--on", &id, "--", "true"],
+    ];
+    for attempt in attempts {
+        let refused = stockade(&world, attempt);
+        assert_ne!(refused.code, Some(0), "{attempt:?}");
+        assert!(refused.stderr.contains("started anew"), "{refused:?}");
+        assert!(refused.stderr.contains("--incomplete"), "{refused:?}");
+    }
+    assert_eq!(state(&world), before);
+    let shown = stockade(&world, &["diff"]);
+    assert!(shown.stdout.contains("note: the machine"), "{shown:?}");
+    stockade(&world, &["apply", "--incomplete"]).ok();
+    assert_eq!(
+        fs::read_to_string(world.project.join("new")).unwrap(),
+        "new\n"
+    );
+    // A record that never reached the disk is no run, and no obstacle.
+    world.run(&["--workspace", "review"], &["sh", "-c", "echo new > more"]);
+    fs::write(store(&world, "runs")[0].join("meta.json"), "").unwrap();
+    let nothing = stockade(&world, &["diff", "--list"]).ok();
+    assert_eq!(nothing, "nothing waits for review");
+    stockade(&world, &["gc"]).ok();
+    assert_eq!(store(&world, "runs"), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_run_goes_on_in_its_own_layer_again_and_again() {
+    let world = prepared();
+    world.run(&["--workspace", "review"], &["sh", "-c", "echo 1 > new"]);
+    let id = record(&world).1["id"].as_str().unwrap().to_owned();
+    for _ in 0..3 {
+        let more = ["sh", "-c", "echo more >> new; wc -l < new"];
+        world.run(&["--on", &id], &more).ok();
+    }
+    stockade(&world, &["apply"]).ok();
+    assert_eq!(
+        fs::read_to_string(world.project.join("new")).unwrap(),
+        "1\nmore\nmore\nmore\n"
+    );
+}
+
 fn stockade(world: &World, arguments: &[&str]) -> Finished {
     Finished::of(world.stockade().args(arguments).output().unwrap())
 }

@@ -37,7 +37,6 @@ pub(super) struct Layers<'a> {
     pub(super) lower: &'a [Vec<u8>],
     pub(super) upper: &'a [u8],
     pub(super) work: &'a [u8],
-    pub(super) volatile: bool,
 }
 
 impl View {
@@ -60,7 +59,7 @@ impl View {
         let base = lower
             .last()
             .ok_or_else(|| io::Error::other("no lower layer"))?;
-        let tree = mount_layers(&lower, upper.as_fd(), work.as_fd(), layers.volatile)
+        let tree = mount_layers(&lower, upper.as_fd(), work.as_fd())
             .map_err(|error| named(error, path))?;
         try_out(tree.as_fd(), upper.as_fd(), base.as_fd()).map_err(|error| named(error, path))?;
         let mut attributes = Attributes::NO_SETUID.and(Attributes::NO_DEVICES);
@@ -121,7 +120,6 @@ fn mount_layers(
     lower: &[OwnedFd],
     upper: BorrowedFd<'_>,
     work: BorrowedFd<'_>,
-    volatile: bool,
 ) -> io::Result<OwnedFd> {
     // The old root is still the root, so its /proc leads to descriptors.
     let place = |fd: BorrowedFd<'_>| format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -155,10 +153,10 @@ fn mount_layers(
     // What else a kernel may switch on by its configuration needs attributes
     // that a user namespace has not.
     fsconfig_set_string(context, "index", "off")?;
-    if volatile {
-        // Since Linux 5.10, and only a matter of speed.
-        let _older = fsconfig_set_flag(context, "volatile").is_err();
-    }
+    // Nothing in it waits for the disk: else the end of each run would wait for
+    // all that the whole machine has to write. Who needs the layer on the disk
+    // brings it there. Since Linux 5.10, and only a matter of speed.
+    let _older = fsconfig_set_flag(context, "volatile").is_err();
     fsconfig_create(context)?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     Ok(fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)

@@ -13,8 +13,8 @@ use stockade_workspace::settle::{Applied, apply_run, discard_run, is_interrupted
 use stockade_workspace::store::Store;
 
 use super::diff::is_named;
-use super::flatten;
 use super::project::{Project, ProjectOptions, Waiting, print_json};
+use super::tend;
 use crate::exit::ExitCode;
 use crate::show;
 
@@ -47,6 +47,9 @@ pub struct Args {
     /// Apply the rest when some paths changed underneath
     #[arg(long)]
     skip_conflicts: bool,
+    /// Also a run of which a crash of the machine may have lost a part
+    #[arg(long)]
+    incomplete: bool,
     /// A waiting run (the latest when none is named), then paths
     #[arg(value_name = "RUN|PATH")]
     arguments: Vec<OsString>,
@@ -68,6 +71,9 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         true => Choice::All,
         false => Choice::AllButHeld,
     };
+    if !arguments.incomplete {
+        run.check_whole()?;
+    }
     let on_conflict = match arguments.skip_conflicts {
         true => OnConflict::Skip,
         false => OnConflict::Refuse,
@@ -125,7 +131,7 @@ pub fn apply(
             && (!is_held || choice == Choice::All || paths.contains(&change.path))
     };
     let applied = apply_run(store, run, &selected, on_conflict, &|_, _| {})?;
-    flatten::in_background(store);
+    tend::in_background(store);
     Ok(applied)
 }
 

@@ -121,6 +121,9 @@ fn text(
     stat: bool,
 ) -> anyhow::Result<String> {
     let mut text = format!("run {}: {}\n", run.meta().id, waiting.counts());
+    if let Err(torn) = run.check_whole() {
+        text.push_str(&format!("note: {torn}\n"));
+    }
     for (change, verdict) in shown {
         text.push_str(&row(change));
         text.push('\n');

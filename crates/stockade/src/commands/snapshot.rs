@@ -6,8 +6,8 @@ use stockade_policy::path::printable;
 use stockade_workspace::restore;
 use stockade_workspace::store::directory::random_name;
 
-use super::flatten;
 use super::project::{Project, ProjectOptions, print_json};
+use super::tend;
 use crate::exit::ExitCode;
 use crate::show;
 
@@ -56,7 +56,7 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         return said(&arguments.project, "deleted", &name, &line);
     }
     let snapshot = store.take_snapshot(&name, arguments.of.as_deref())?;
-    flatten::in_background(store);
+    tend::in_background(store);
     let line = format!("snapshot {} is taken", snapshot.name);
     said(&arguments.project, "taken", &snapshot.name, &line)
 }
@@ -142,7 +142,7 @@ pub fn restore(arguments: &RestoreArgs) -> anyhow::Result<ExitCode> {
         }
         None => {
             let outcome = restore::restore(&project.store, name, &|_, _| {})?;
-            flatten::in_background(&project.store);
+            tend::in_background(&project.store);
             format!(
                 "the project is as {name} again: {} paths were put back",
                 outcome.applied.len()
