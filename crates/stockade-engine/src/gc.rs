@@ -5,16 +5,13 @@
 
 use std::os::fd::AsFd;
 
-use rustix::process::geteuid;
 use stockade_image::{ImageError, Store as Images};
 use stockade_policy::path::printable;
-use stockade_sys::rustix;
 use stockade_walls::control_group;
 use stockade_workspace::gc as layers;
 use stockade_workspace::store::{Store, StoreError};
 
 use crate::control;
-use crate::probe;
 use crate::sandboxes::registry::Registry;
 use crate::state::{StateDirectory, StateError};
 
@@ -52,7 +49,7 @@ pub fn find(state: &StateDirectory) -> Result<Vec<Left>, GcError> {
     for path in Images::open(state.as_fd())?.litter()? {
         add("image", path.as_os_str().as_encoded_bytes());
     }
-    for path in control_group::stale(&probe::control_groups(geteuid().as_raw())) {
+    for path in control_group::stale() {
         add("control-group", path.as_os_str().as_encoded_bytes());
     }
     for run in control::dead(state)? {
@@ -71,7 +68,7 @@ pub fn clear(state: &StateDirectory) -> Result<Vec<Left>, GcError> {
         layers::collect(&store)?;
     }
     Images::open(state.as_fd())?.clear()?;
-    control_group::clear(&probe::control_groups(geteuid().as_raw()));
+    control_group::clear();
     for run in control::dead(state)? {
         control::bury(state, &run);
     }

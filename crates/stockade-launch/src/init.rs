@@ -394,6 +394,9 @@ impl Keeper<'_> {
                 next_sample = Some(Instant::now() + self.pause_after(&sample));
             }
             if changed && let Some(end) = self.reap(signals)? {
+                if self.is_watching() && end != End::Exited(0) {
+                    self.look_back();
+                }
                 return Ok(end);
             }
             if wanted
@@ -412,6 +415,16 @@ impl Keeper<'_> {
     /// nothing.
     fn is_watching(&self) -> bool {
         self.watch.memory_bytes_max.is_some() || self.watch.processes_max.is_some()
+    }
+
+    /// Finds out whether a command that failed may have failed for a limit: it
+    /// may have met that between two samples.
+    fn look_back(&mut self) {
+        let mut sample = Sample::take(self.shared_at_start);
+        // The command itself, which is gone by now.
+        sample.threads += 1;
+        // There is nothing left to end.
+        let _passed = self.judge(&sample);
     }
 
     /// How long the next sample can wait: at most as long as it would take to

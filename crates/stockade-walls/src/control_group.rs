@@ -4,15 +4,23 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use stockade_policy::facts::ControlGroups;
 use stockade_policy::plan::Limits;
 use stockade_sys::rustix::event::{EventfdFlags, eventfd};
+use stockade_sys::rustix::io::Errno;
+use stockade_sys::rustix::process::{Pid, geteuid, test_kill_process};
 
-/// Every group of ours has this prefix, then the supervisor's process id.
+/// Every group of ours has this prefix, then the supervisor's pid namespace and
+/// process id.
 const PREFIX: &str = "stockade-";
+/// Where control groups are.
+const MOUNT: &str = "/sys/fs/cgroup";
+/// Deeper groups are not looked at.
+const DEPTH_MAX: usize = 16;
 /// Far longer than it takes from making a group to joining it.
 const STALE_AFTER: Duration = Duration::from_secs(60);
 /// Period of the CPU quota in microseconds, the kernel's default.
@@ -45,7 +53,7 @@ pub struct Counted {
 impl ControlGroup {
     /// Makes a group with these limits; `None` when the machine offers none.
     pub fn create(groups: &ControlGroups, limits: &Limits) -> io::Result<Option<Self>> {
-        let name = format!("{PREFIX}{}", std::process::id());
+        let name = format!("{PREFIX}{}-{}", own_namespace()?, std::process::id());
         let (version, places) = match groups {
             ControlGroups::None { .. } => return Ok(None),
             ControlGroups::V2 { directory, .. } => (
@@ -288,62 +296,74 @@ fn remove_stale(parent: &Path) {
     }
 }
 
-/// Groups of ours whose supervisor is gone. One that is about to be joined is
-/// young.
+/// The inode of the pid namespace that this process is in (pid_namespaces(7)).
+fn own_namespace() -> io::Result<u64> {
+    Ok(fs::metadata("/proc/self/ns/pid")?.ino())
+}
+
+/// Whether a group is of a supervisor that is gone. That of another pid
+/// namespace cannot be seen; then a group is not touched that may be about to
+/// be joined.
+fn is_stale(group: &fs::DirEntry, namespace: u64) -> bool {
+    let name = group.file_name();
+    let maker = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+    let Some((of, pid)) = maker.and_then(|maker| maker.split_once('-')) else {
+        return false;
+    };
+    let (Ok(of), Some(pid)) = (of.parse::<u64>(), pid.parse().ok().and_then(Pid::from_raw)) else {
+        return false;
+    };
+    if of == namespace {
+        return test_kill_process(pid) == Err(Errno::SRCH);
+    }
+    let made = group.metadata().and_then(|metadata| metadata.modified());
+    made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > STALE_AFTER))
+}
+
 fn stale_below(parent: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(parent) else {
+    let (Ok(entries), Ok(namespace)) = (fs::read_dir(parent), own_namespace()) else {
+        return Vec::new();
+    };
+    let stale = entries.flatten().filter(|group| is_stale(group, namespace));
+    stale.map(|group| group.path()).collect()
+}
+
+/// Groups that killed supervisors of this user left behind, wherever these
+/// were started.
+pub fn stale() -> Vec<PathBuf> {
+    let user = geteuid().as_raw();
+    let Ok(namespace) = own_namespace() else {
         return Vec::new();
     };
     let mut stale = Vec::new();
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
-            continue;
-        };
-        let supervisor_lives = pid
-            .parse::<i32>()
-            .ok()
-            .and_then(stockade_sys::rustix::process::Pid::from_raw)
-            .is_some_and(|pid| stockade_sys::rustix::process::test_kill_process(pid).is_ok());
-        // A supervisor in another pid namespace cannot be seen.
-        let is_old = entry
-            .metadata()
-            .and_then(|metadata| metadata.modified())
-            .is_ok_and(|made| made.elapsed().is_ok_and(|age| age > STALE_AFTER));
-        if !supervisor_lives && is_old {
-            stale.push(entry.path());
+    let mut look = vec![(PathBuf::from(MOUNT), 0)];
+    while let Some((directory, depth)) = look.pop() {
+        // Groups come and go meanwhile.
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let is_own = || {
+                entry
+                    .metadata()
+                    .is_ok_and(|metadata| metadata.uid() == user)
+            };
+            if is_stale(&entry, namespace) && is_own() {
+                stale.push(entry.path());
+            } else if depth < DEPTH_MAX {
+                look.push((entry.path(), depth + 1));
+            }
         }
     }
     stale
 }
 
-/// Where groups are made: the parents of those of [`ControlGroup::create`].
-fn parents(groups: &ControlGroups) -> Vec<PathBuf> {
-    match groups {
-        ControlGroups::None { .. } => Vec::new(),
-        ControlGroups::V2 { directory, .. } => vec![directory.as_path().to_owned()],
-        ControlGroups::V1 { directories } => {
-            let directories = directories.values();
-            directories
-                .map(|directory| directory.as_path().to_owned())
-                .collect()
-        }
-    }
-}
-
-/// Groups that killed supervisors left behind.
-pub fn stale(groups: &ControlGroups) -> Vec<PathBuf> {
-    parents(groups)
-        .iter()
-        .flat_map(|parent| stale_below(parent))
-        .collect()
-}
-
 /// Removes them, as far as nothing is in them.
-pub fn clear(groups: &ControlGroups) {
-    parents(groups)
-        .iter()
-        .for_each(|parent| remove_stale(parent));
+pub fn clear() {
+    for group in stale() {
+        // What is in use stays, and is found again.
+        let _left = fs::remove_dir(group).is_err();
+    }
 }
 
 fn ignore_missing(result: io::Result<()>) -> io::Result<()> {

@@ -18,11 +18,17 @@ pub struct Staying {
 
 impl Staying {
     pub fn new(name: &str, options: &[&str]) -> Self {
+        Self::prepared(name, options, |_| {})
+    }
+
+    /// In a world that was prepared first.
+    pub fn prepared(name: &str, options: &[&str], prepare: impl FnOnce(&World)) -> Self {
         let staying = Self {
             world: World::new(),
             // Processes of different tests are told apart by it.
             name: format!("{name}-{}", std::process::id()),
         };
+        prepare(&staying.world);
         let started = staying.start(options);
         assert_eq!(started.ok(), staying.name);
         staying
