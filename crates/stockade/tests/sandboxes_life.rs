@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use staying::{Staying, signal, soon};
 use stockade_sys::rustix::process::{Pid, Signal, kill_process};
 use stockade_testkit::net::{Internet, ORIGIN};
-use stockade_testkit::{Finished, World, has_program, is_root, processes_with, skip};
+use stockade_testkit::{Finished, World, has_program, processes_with, skip};
 
 /// Files of the world's registry.
 fn files(world: &World) -> Vec<String> {
@@ -105,45 +105,6 @@ fn stopping_asks_commands_first_and_leaves_nothing() {
     let ended = staying.records("sandbox_ended");
     assert_eq!(ended[0]["reason"], "stopped by stockade stop");
     assert_eq!(staying.records("exited").len(), 1);
-}
-
-#[test]
-fn sandboxes_come_and_go_without_a_trace() {
-    let staying = Staying::new("ten", &[]);
-    let mounts = || {
-        fs::read_to_string("/proc/self/mountinfo")
-            .unwrap()
-            .lines()
-            .count()
-    };
-    let open = |pid: u32| fs::read_dir(format!("/proc/{pid}/fd")).map(Iterator::count);
-    staying.exec(&["true"]).expect_code(0);
-    let (mounts_before, supervisor) = (mounts(), staying.supervisor());
-    let descriptors = is_root().then(|| open(supervisor).unwrap());
-    let other = format!("one-of-{}", staying.name);
-    for _ in 0..10 {
-        staying
-            .stockade(&["start", "--name", &other])
-            .expect_code(0);
-        staying
-            .stockade(&["exec", &other, "--", "true"])
-            .expect_code(0);
-        staying.exec(&["true"]).expect_code(0);
-        staying.stockade(&["stop", &other]).expect_code(0);
-    }
-    assert_eq!(mounts(), mounts_before);
-    assert_eq!(processes_with(&other), [0; 0]);
-    if let Some(descriptors) = descriptors {
-        // The last connection is closed a moment after its caller has its answer.
-        soon("its descriptors are closed", || {
-            open(supervisor).unwrap() == descriptors
-        });
-    }
-    // Nothing but the agent, its init and what looks is left inside.
-    soon("only these are left inside", || {
-        staying.sh("ls -d /proc/[0-9]* | wc -l").ok() == "5"
-    });
-    assert_eq!(files(&staying.world).len(), 3);
 }
 
 #[test]

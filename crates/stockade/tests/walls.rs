@@ -280,8 +280,12 @@ fn a_run_behind_any_wall_may_be_killed_at_any_moment() {
 #[test]
 fn two_hundred_sandboxes_come_and_go_without_a_trace() {
     behind_each("many", |wall, staying| {
-        let open = || fs::read_dir("/proc/self/fd").unwrap().count();
-        let before = (Traces::of(&staying.world), open());
+        let open = |process: &str| fs::read_dir(format!("/proc/{process}/fd")).map(Iterator::count);
+        staying.exec(&["true"]).expect_code(0);
+        let supervisor = staying.supervisor().to_string();
+        let before = (Traces::of(&staying.world), open("self").unwrap());
+        // Others may not look into it.
+        let descriptors = is_root().then(|| open(&supervisor).unwrap());
         let other = format!("one-of-{}", staying.name);
         let mut supervisors = Vec::new();
         for _ in 0..200 {
@@ -291,11 +295,23 @@ fn two_hundred_sandboxes_come_and_go_without_a_trace() {
             staying
                 .stockade(&["exec", &other, "--", "true"])
                 .expect_code(0);
+            staying.exec(&["true"]).expect_code(0);
             supervisors.extend(processes_with(&format!("start --name {other}")));
             staying.stockade(&["stop", &other]).expect_code(0);
         }
         assert_eq!(groups_of(&supervisors), Vec::<PathBuf>::new(), "{wall}");
-        assert_eq!((Traces::of(&staying.world), open()), before, "{wall}");
+        let after = (Traces::of(&staying.world), open("self").unwrap());
+        assert_eq!(after, before, "{wall}");
         assert_eq!(processes_with(&other), [0; 0], "{wall}");
+        if let Some(descriptors) = descriptors {
+            // The last connection is closed a moment after its caller has its answer.
+            soon("its descriptors are closed", || {
+                open(&supervisor).unwrap() == descriptors
+            });
+        }
+        // Nothing but the agent, its init and what looks is left inside.
+        soon("only these are left inside", || {
+            staying.sh("ls -d /proc/[0-9]* | wc -l").ok() == "5"
+        });
     });
 }
