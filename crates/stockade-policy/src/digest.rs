@@ -242,6 +242,8 @@ impl Canonical for Wall {
         encoder.tag(match self {
             Self::Process => 0,
             Self::Container => 1,
+            Self::Gvisor => 2,
+            Self::Microvm => 3,
         });
     }
 }

@@ -118,11 +118,16 @@ static KEYS: &[Key] = &[
         grammar: Grammar::Text(Text::Words(&[
             "process",
             "container",
+            "gvisor",
+            "microvm",
             "at-least:process",
             "at-least:container",
+            "at-least:gvisor",
+            "at-least:microvm",
         ])),
         about: "The wall that holds the command; of several files the strongest. \"container\" \
-                demands limits that the kernel counts exactly.",
+                demands limits that the kernel counts exactly; \"gvisor\" and \"microvm\" have a \
+                kernel of their own besides.",
         example: r#"wall = "process""#,
         read: |document, reader, input| document.wall = reader.text(input, value::wall),
     },

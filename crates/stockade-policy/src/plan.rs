@@ -428,11 +428,15 @@ pub enum Wall {
     /// The same, with limits that the kernel counts exactly (control groups),
     /// on the host's system directories or on an image.
     Container,
+    /// The same around gVisor, whose kernel answers the command's system calls.
+    Gvisor,
+    /// The same around a virtual machine with a kernel of its own.
+    Microvm,
 }
 
 impl Wall {
     /// Every wall that there is, the weakest first.
-    pub const ALL: [Self; 2] = [Self::Process, Self::Container];
+    pub const ALL: [Self; 4] = [Self::Process, Self::Container, Self::Gvisor, Self::Microvm];
 
     /// The wall of this name.
     pub fn from_word(word: &str) -> Option<Self> {
@@ -444,7 +448,15 @@ impl Wall {
         match self {
             Self::Process => "process",
             Self::Container => "container",
+            Self::Gvisor => "gvisor",
+            Self::Microvm => "microvm",
         }
+    }
+
+    /// Whether the command has a kernel of its own, so that this wall stands
+    /// around that kernel.
+    pub fn has_own_kernel(self) -> bool {
+        self >= Self::Gvisor
     }
 }
 

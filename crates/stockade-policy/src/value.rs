@@ -407,16 +407,15 @@ pub(crate) fn form(text: &str) -> Parsed<Form> {
 /// `wall`. With `at-least:` a stronger one will do too; so far that is always
 /// the one that is named.
 pub(crate) fn wall(text: &str) -> Parsed<Wall> {
-    const LATER: &[&str] = &["gvisor", "microvm", "seatbelt"];
-    match text.strip_prefix("at-least:").unwrap_or(text) {
-        "process" => Ok(Wall::Process),
-        "container" => Ok(Wall::Container),
-        name if LATER.contains(&name) => Err(later(&format!("the wall \"{name}\""))),
-        _ => Err(Fault::new(
+    let name = text.strip_prefix("at-least:").unwrap_or(text);
+    match Wall::from_word(name) {
+        Some(wall) => Ok(wall),
+        None if name == "seatbelt" => Err(later(&format!("the wall \"{name}\""))),
+        None => Err(Fault::new(
             "unknown-word",
             format!("no wall is called {}", quoted(text)),
         )
-        .help("write \"process\" or \"container\", or \"at-least:\" before it")),
+        .help("write \"process\", \"container\", \"gvisor\" or \"microvm\", or \"at-least:\" before it")),
     }
 }
 

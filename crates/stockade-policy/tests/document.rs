@@ -106,10 +106,10 @@ fn unknown_keys_are_all_found_and_the_likely_one_is_named() {
 #[test]
 fn what_this_version_cannot_enforce_stops_the_run() {
     check(
-        "version = 1\nwall = 'gvisor'\n[filesystem]\nworkspace = 'dead'\n",
+        "version = 1\nwall = 'seatbelt'\n[filesystem]\nworkspace = 'dead'\n",
         expect![[r#"
-            [not-yet] "'gvisor'"
-            user.toml:2: this version cannot enforce the wall "gvisor" yet
+            [not-yet] "'seatbelt'"
+            user.toml:2: this version cannot enforce the wall "seatbelt" yet
               help: remove it; the run is refused rather than made without it
             [unknown-word] "'dead'"
             user.toml:4: "dead" is no way to treat the workspace
@@ -117,10 +117,10 @@ fn what_this_version_cannot_enforce_stops_the_run() {
         "#]],
     );
     check(
-        "version = 1\nwall = 'at-least:microvm'\n",
+        "version = 1\nwall = 'at-least:seatbelt'\n",
         expect![[r#"
-        [not-yet] "'at-least:microvm'"
-        user.toml:2: this version cannot enforce the wall "microvm" yet
+        [not-yet] "'at-least:seatbelt'"
+        user.toml:2: this version cannot enforce the wall "seatbelt" yet
           help: remove it; the run is refused rather than made without it
     "#]],
     );
@@ -217,7 +217,7 @@ hide = ["!x", "[", "~/x"]
         expect![[r#"
             [unknown-word] "\"brick\""
             user.toml:2: no wall is called "brick"
-              help: write "process" or "container", or "at-least:" before it
+              help: write "process", "container", "gvisor" or "microvm", or "at-least:" before it
             [unknown-preset] "\"bild\""
             user.toml:3: no preset is called "bild"
               help: did you mean "build"?

@@ -32,7 +32,25 @@ pub(super) fn check(policy: &Policy, facts: &Facts, findings: &mut Findings) {
     check_landlock(policy, facts, findings);
     check_overlay(policy, facts, findings);
     check_container(policy, facts, findings);
+    check_kernel(policy, findings);
     super::image::check(policy, findings);
+}
+
+/// A kernel of its own has to be on this machine.
+fn check_kernel(policy: &Policy, findings: &mut Findings) {
+    match policy.wall.0 {
+        Wall::Process | Wall::Container => {}
+        Wall::Gvisor => findings.refuse(
+            Guarantee::PR1,
+            "this version does not start gVisor yet",
+            "use wall = \"container\"",
+        ),
+        Wall::Microvm => findings.refuse(
+            Guarantee::PR1,
+            "there is no virtual machine on this machine yet",
+            "`stockade vm build`, or use a weaker wall",
+        ),
+    }
 }
 
 /// The container wall promises what the kernel counts, and not what a watchdog
