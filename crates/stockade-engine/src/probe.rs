@@ -4,6 +4,7 @@
 //! be had is not tried here: the run itself tries, and its failure is
 //! diagnosed by the doctor. What is cheap and certain is.
 
+pub mod gvisor;
 pub mod network;
 
 use std::collections::{BTreeMap, HashSet};
@@ -119,6 +120,7 @@ pub fn facts(
         },
         ca_bundles: Vec::new(),
         java_stores: Vec::new(),
+        gvisor: gvisor::not_looked_for(),
         image,
         environment,
     };

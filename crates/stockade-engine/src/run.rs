@@ -5,6 +5,7 @@
 
 pub(crate) mod opening;
 
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -17,9 +18,10 @@ use stockade_policy::digest::{Digest, digest};
 use stockade_policy::facts::{Ability, Facts};
 use stockade_policy::guarantee::Guarantee;
 use stockade_policy::network::rules::Approval;
-use stockade_policy::path::AbsolutePath;
-use stockade_policy::plan::{Form, Plan, Rule, Unenforceable};
+use stockade_policy::path::{AbsolutePath, printable};
+use stockade_policy::plan::{Action, Form, Plan, Rule, Step, Unenforceable, Wall};
 use stockade_policy::policy::{GrantTarget, PathGrant};
+use stockade_sys::rustix::io::read;
 use stockade_sys::signal::{self, Signals};
 use stockade_walls::WallError;
 use stockade_walls::process::{self as process_wall, Embryo, Sandbox, Start};
@@ -34,6 +36,7 @@ use crate::names::{NameSummary, Names};
 use crate::notice::Notices;
 use crate::outcome::{End, LimitHit, Outcome};
 use crate::probe::{self, ProbeError};
+use crate::sandboxes::front;
 use crate::sandboxes::host::{Host, Hosting};
 use crate::secrets::SecretError;
 use crate::streams;
@@ -188,6 +191,8 @@ pub struct Prepared {
     egress: Option<Starting>,
     /// No stream leads inside.
     detached: bool,
+    /// What the program says that starts a kernel of the command's own.
+    words: Option<OwnedFd>,
 }
 
 impl Prepared {
@@ -215,6 +220,7 @@ impl Prepared {
             embryo,
             egress: None,
             detached,
+            words: None,
         })
     }
 
@@ -232,7 +238,15 @@ impl Prepared {
         }
         drop(embryo);
         self.streams = prepare_streams(self.detached)?;
-        let child = self.streams.take_child();
+        let mut child = self.streams.take_child();
+        if plan.guest.is_some() {
+            let (words, said) = streams::words().map_err(|error| Refusal::System {
+                what: "the standard streams",
+                error,
+            })?;
+            self.words = Some(words);
+            child[2] = said;
+        }
         Ok(Embryo::fork(plan.form, probe::identity()?, child, &[]))
     }
 }
@@ -264,7 +278,9 @@ pub fn plan_with(request: &Request, user_namespaces: Ability) -> Result<Planned,
 /// soon as the policy is known to need it.
 pub fn plan_to_run(request: &Request, prepared: &mut Prepared) -> Result<Planned, Refusal> {
     let loaded = load(&request.selection)?;
-    if wants_way_out(request, &loaded) {
+    // Where the command has a kernel of its own another process is the
+    // supervisor, and starts it.
+    if wants_way_out(request, &loaded) && !loaded.policy.wall.0.has_own_kernel() {
         // A failure shows again, and is told, when the process is needed.
         prepared.egress = Starting::spawn(request.egress_program.as_deref()).ok();
     }
@@ -295,6 +311,9 @@ fn compiled(
     let mut facts = probe::facts(&loaded.policy, &loaded.home, &directory, image)?;
     facts.user_namespaces = user_namespaces;
     base.complete(&loaded, &mut facts)?;
+    if loaded.policy.wall.0 == Wall::Gvisor {
+        facts.gvisor = probe::gvisor::found();
+    }
     if wants_way_out(request, &loaded) {
         facts.redirect = probe::network::redirect(&loaded.state).map_err(LoadError::from)?;
         let image = facts.image.as_ref();
@@ -359,7 +378,17 @@ fn directory(request: &Request, loaded: &Loaded) -> Result<AbsolutePath, Refusal
 
 /// Runs the command under its plan.
 pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<Finished, Refusal> {
-    begin(request, planned, prepared, None)
+    if planned.plan.guest.is_none() {
+        return begin(request, planned, prepared, None);
+    }
+    // What was prepared for a command of the host's kernel is of no use here.
+    drop(prepared);
+    let caller = front::divide(&planned.plan).map_err(|error| Refusal::System {
+        what: "the supervisor",
+        error,
+    })?;
+    let hosting = Hosting::Once { caller };
+    begin(request, planned, Prepared::detached()?, Some(hosting))
 }
 
 /// As [`run`], with the agent as the command: returns when the sandbox is over.
@@ -418,7 +447,7 @@ fn begin(
             (layer.as_ref(), host),
         )
     });
-    let (supervision, evidence) = match result {
+    let (supervision, evidence, words) = match result {
         Ok(started) => started,
         Err(refusal) => {
             log.append(Some(&run), &[refusal_event(&refusal)], SystemTime::now())?;
@@ -430,7 +459,14 @@ fn begin(
     let network = supervised.network.take();
     let names = supervised.names.take();
     // It keeps its name until nothing is left.
-    let host = supervised.host.take();
+    let mut host = supervised.host.take();
+    let mut evidence = evidence;
+    if let Some(host) = &mut host {
+        host.await_front();
+        supervised.end = host.end_of_command(supervised.end.clone());
+        supervised.last_words.extend_from_slice(host.last_words());
+        evidence.extend(kernel_seen(&planned.plan, host));
+    }
     let outcome = outcome(planned, run.clone(), &supervised, clock.elapsed(), evidence);
     let mut finished = finish(planned, outcome, &supervised.last_words, &run, &log);
     finished.failure = supervised.failure.take();
@@ -448,10 +484,29 @@ fn begin(
     match host {
         Some(host) if !host.stood() => Err(Refusal::System {
             what: "the agent",
-            error: std::io::Error::other(host.reason()),
+            error: std::io::Error::other(reason(&host, words)),
         }),
         _ => Ok(finished),
     }
+}
+
+/// Why a sandbox did not stand, with what was said within it.
+fn reason(host: &Host, words: Option<OwnedFd>) -> String {
+    let mut said = [0; 2048];
+    let length = words.map_or(0, |words| read(&words, &mut said).unwrap_or(0));
+    match said[..length].trim_ascii() {
+        b"" => host.reason().to_owned(),
+        said => format!("{}; it said: {}", host.reason(), printable(said)),
+    }
+}
+
+/// What showed in which kernel the command ran.
+fn kernel_seen(plan: &Plan, host: &Host) -> Option<process_wall::Evidence> {
+    let seen = |step: &Step| step.action == Action::SeeGuestKernel;
+    Some(process_wall::Evidence {
+        step: plan.steps.iter().position(seen)?,
+        detail: host.kernel()?.to_owned(),
+    })
 }
 
 /// What stands between the agent of a sandbox that stays and its callers.
@@ -481,7 +536,9 @@ fn hold_caches(planned: &Planned, run: &RunId, log: &Log) -> Result<Option<Held>
     }
 }
 
-type Started = (Supervision, Vec<process_wall::Evidence>);
+/// What runs, what showed that it may, and what the program says that starts a
+/// kernel of the command's own.
+type Started = (Supervision, Vec<process_wall::Evidence>, Option<OwnedFd>);
 
 /// Sets everything up, checks the evidence and opens the gate.
 fn gate(
@@ -508,7 +565,7 @@ fn gate(
         fail_at,
     };
     let embryo = prepared.launcher(plan)?;
-    let (streams, signals) = (prepared.streams, prepared.signals);
+    let (streams, signals, words) = (prepared.streams, prepared.signals, prepared.words);
     let refused = |error| Refusal::Wall {
         diagnosis: doctor::diagnose(&error, plan),
         error,
@@ -525,7 +582,11 @@ fn gate(
     if let Some(opening) = &mut opening {
         opening.test(&mut gate)?;
     }
-    let missing = gate.missing_evidence(plan);
+    let mut missing = gate.missing_evidence(plan);
+    // That is seen within, before a command is started there.
+    missing.retain(|&step| plan.steps[step].action != Action::SeeGuestKernel);
+    // Here it can be made to fail, which no other step outside has to see.
+    missing.extend(fail_at.filter(|&step| plan.steps[step].action == Action::SeeGuestKernel));
     if !missing.is_empty() {
         return Err(without_evidence(plan, &missing));
     }
@@ -559,7 +620,7 @@ fn gate(
         host,
         ended: None,
     };
-    Ok((supervision, evidence))
+    Ok((supervision, evidence, words))
 }
 
 /// What makes names for the sandbox, where its plan has that.

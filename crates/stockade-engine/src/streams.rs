@@ -153,6 +153,14 @@ pub fn none() -> Prepared {
     }
 }
 
+/// A pipe for what is said by a program that is not the command; what is said is
+/// read without waiting.
+pub(crate) fn words() -> io::Result<(OwnedFd, ChildStream)> {
+    let (words, said) = pipe_with(PipeFlags::CLOEXEC)?;
+    never_wait(&words)?;
+    Ok((words, ChildStream::Descriptor(std::sync::Arc::new(said))))
+}
+
 /// Whether one of the caller's streams is closed or /dev/null.
 pub(crate) fn leads_nowhere(stream: StandardStream) -> io::Result<bool> {
     Ok(classify(stream.descriptor())? == Kind::Null)

@@ -391,8 +391,10 @@ impl Supervision {
         let mut asked = Asked::Nothing;
         while let Some(arrived) = self.signals.next().map_err(system("signalfd"))? {
             if let Some(host) = &mut self.host {
-                // Nobody's terminal is its own.
+                // Nobody's terminal is its own. What the caller of a run is
+                // sent is relayed by the process in front.
                 match arrived.number {
+                    _ if host.is_of_one() => {}
                     signal::WINDOW_CHANGED | signal::CONTINUE | signal::TERMINAL_STOP => {}
                     number => host.stop(&format!("its supervisor got signal {number}")),
                 }

@@ -5,6 +5,7 @@
 //! confines a command. Landlock's rules are about names, and a memory file has
 //! none: like any other it can be executed.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -14,10 +15,21 @@ use stockade_sys::rustix::process::{setpgid, umask};
 use stockade_sys::{process, signal};
 
 use crate::init::{self, Program};
-use crate::wire::Assignment;
+use crate::wire::{Assignment, Stream};
 
 /// Where the agent finds its channel.
 const CHANNEL: i32 = 3;
+
+/// Where what starts a kernel of the command's own finds the agent's program.
+const PROGRAM: i32 = 4;
+
+/// The path and the arguments of what starts such a kernel.
+fn guest(words: &[Vec<u8>]) -> io::Result<(CString, Vec<CString>)> {
+    let words = words.iter().map(|word| CString::new(word.as_slice()));
+    let words: Vec<CString> = words.collect::<Result<_, _>>().map_err(|_| Errno::INVAL)?;
+    let path = words.first().ok_or(Errno::INVAL)?.clone();
+    Ok((path, words))
+}
 
 /// What comes with the assignment of a sandbox that stays.
 pub(crate) struct Agent {
@@ -33,29 +45,50 @@ impl Agent {
 
     /// Starts the program with /dev/null as its standard streams, the channel
     /// as descriptor 3 and no other. Its arguments and variables are those of
-    /// the command of the plan. The error is that of execveat(2) or of the
-    /// preparation.
-    pub(crate) fn start(self, assignment: &Assignment, null: Option<OwnedFd>) -> io::Result<u32> {
+    /// the command of the plan. Around a kernel of the command's own the program
+    /// that starts that is executed instead, which finds the agent as descriptor
+    /// 4, and has no variable: those of the command are not its business. The
+    /// error is that of execveat(2) or of the preparation.
+    pub(crate) fn start(
+        self,
+        assignment: &Assignment,
+        null: Option<OwnedFd>,
+        streams: [Stream; 3],
+    ) -> io::Result<u32> {
         umask(Mode::from_raw_mode(assignment.umask));
         let command = Program::of(assignment).ok_or(Errno::INVAL)?;
+        let guest = assignment.guest.as_deref().map(guest).transpose()?;
         let null = null.ok_or(Errno::BADF)?;
-        init::fork_and_execute(|| match self.take_descriptors(&null) {
-            Err(error) => error,
-            Ok(program) => {
+        // What starts a kernel says there why it cannot.
+        let words = match (&guest, streams[2]) {
+            (Some(_), Stream::Descriptor(number)) => number,
+            _ => null.as_raw_fd(),
+        };
+        init::fork_and_execute(|| match (self.take_descriptors(&null, words), &guest) {
+            (Err(error), _) => error,
+            (Ok(program), None) => {
                 process::execute_open(program.as_fd(), &command.arguments, &command.environment)
+            }
+            (Ok(program), Some((path, arguments))) => {
+                match process::become_standard(program.as_raw_fd(), PROGRAM) {
+                    Err(error) => error,
+                    Ok(()) => process::execute(path, arguments, &[]),
+                }
             }
         })
     }
 
     /// In the new process. All other descriptors close on exec.
-    fn take_descriptors(&self, null: &OwnedFd) -> io::Result<OwnedFd> {
+    fn take_descriptors(&self, null: &OwnedFd, words: i32) -> io::Result<OwnedFd> {
         setpgid(None, None)?;
         // Out of the way first: the numbers below may be taken by these.
-        let above = CHANNEL + 1;
+        let above = PROGRAM + 1;
         let null = fcntl_dupfd_cloexec(null, above)?;
         let channel = fcntl_dupfd_cloexec(&self.channel, above)?;
         let program = fcntl_dupfd_cloexec(&self.program, above)?;
-        for number in 0..CHANNEL {
+        // First, because its number may be one of the others.
+        process::become_standard(words, 2)?;
+        for number in 0..2 {
             process::become_standard(null.as_raw_fd(), number)?;
         }
         process::become_standard(channel.as_raw_fd(), CHANNEL)?;

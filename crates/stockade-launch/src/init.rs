@@ -69,7 +69,7 @@ pub(crate) fn run(
         ioctl_tiocsctty(terminal)?;
     }
     let started = match agent {
-        Some(agent) => agent.start(assignment, null),
+        Some(agent) => agent.start(assignment, null, streams),
         None => start(assignment, streams, terminal.as_ref(), null),
     };
     let command = match started {

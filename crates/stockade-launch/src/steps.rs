@@ -120,6 +120,8 @@ impl<'a> Launcher<'a> {
             Action::NoNestedNamespaces => no_nested_namespaces(),
             Action::NoNewPrivileges => no_new_privileges(),
             Action::DropCapabilities => drop_capabilities(),
+            Action::KeepMapping => privilege::drop_all_but_mapping()
+                .map(|()| "all sets hold CAP_SETFCAP and nothing else".into()),
             Action::Landlock {
                 filesystem,
                 network,

@@ -83,6 +83,7 @@ impl View {
                 writable,
             } => self.file(path, content, *mode, *writable),
             Action::PrivateDirectory { path, mode } => self.private_directory(path, *mode),
+            Action::GuestBundle { path, config } => self.guest_bundle(path, config),
             Action::Bind {
                 source,
                 path,
@@ -229,6 +230,15 @@ impl View {
         self.attach_at(&tree, path, Make::Parent)?;
         self.private.push(path.to_vec());
         Ok("private".into())
+    }
+
+    /// A directory with the bundle (config.json of the OCI runtime
+    /// specification), and a place for the state of what runs it.
+    fn guest_bundle(&mut self, path: &[u8], config: &[u8]) -> io::Result<String> {
+        self.private_directory(path, 0o700)?;
+        self.file(&[path, b"/config.json"].concat(), config, 0o400, true)?;
+        self.private_directory(&[path, b"/state"].concat(), 0o700)?;
+        Ok(format!("a bundle, configured by {} bytes", config.len()))
     }
 
     fn bind(

@@ -23,6 +23,11 @@ pub struct Assignment {
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
     /// Low nine bits.
     pub umask: u32,
+    /// What is executed instead of the command or the agent: the program that
+    /// starts a kernel of the command's own, a path of the view, and its
+    /// arguments. It finds its channel as descriptor 3 and the agent's program as
+    /// descriptor 4, and passes both on.
+    pub guest: Option<Vec<Vec<u8>>>,
     pub watch: Watch,
     /// Certificate (PEM) of the sandbox's own authority, for the steps that
     /// write trust stores. It is made with the sandbox, so it is in no plan.
@@ -158,6 +163,12 @@ pub enum Action {
     NoNestedNamespaces,
     NoNewPrivileges,
     DropCapabilities,
+    KeepMapping,
+    /// `config` is the text of the bundle's `config.json`.
+    GuestBundle {
+        path: Vec<u8>,
+        config: Vec<u8>,
+    },
     Landlock {
         filesystem: u64,
         network: u64,
@@ -417,6 +428,7 @@ mod tests {
             argv: vec![b"true".to_vec()],
             environment: vec![],
             umask: 0o022,
+            guest: None,
             watch: Watch {
                 memory_bytes_max: None,
                 processes_max: None,

@@ -11,6 +11,7 @@ mod environment;
 mod findings;
 mod guarantees;
 mod guarded;
+mod guest;
 mod image;
 mod limits;
 mod machine;
@@ -102,6 +103,7 @@ pub fn compile(
         limits,
         caches: view.caches,
         nested_sandbox: policy.nested_sandbox.is_some(),
+        guest: guest::in_plan(policy, facts),
         network,
         steps,
         guarantees,

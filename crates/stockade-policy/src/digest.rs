@@ -14,9 +14,9 @@ use crate::caches::{Cache, Caches, Lead};
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
 use crate::plan::{
-    Access, Action, Command, Cover, Form, Grant, Hold, Image, Instruction, Landlock, LandlockRule,
-    Limits, Listener, Mask, MaskPath, Plan, Resource, ResourceLimit, Rule, StandIn, StandInKind,
-    Step, StoreFormat, Wall, WorkspaceMode,
+    Access, Action, Command, Cover, Form, Grant, Guest, GuestKernel, Hold, Image, Instruction,
+    Landlock, LandlockRule, Limits, Listener, Mask, MaskPath, Plan, Resource, ResourceLimit, Rule,
+    Runsc, StandIn, StandInKind, Step, StoreFormat, Wall, WorkspaceMode,
 };
 
 /// Names this encoding; part of what is hashed.
@@ -186,11 +186,13 @@ macro_rules! structs {
 structs! {
     Plan {
         wall, image, form, command, workspace, workspace_mode, uid, gid, umask, grants, masks, guard, limits, caches,
-        nested_sandbox, network, steps, guarantees, notes,
+        nested_sandbox, guest, network, steps, guarantees, notes,
     }
     Command { argv, directory, environment }
     Caches { source, path, list, bytes_max }
     Image { name, id, root, rule }
+    Guest { kernel, host_name }
+    Runsc { program, version }
     Rule { id, origin, reason }
     Grant { path, access, private, rule }
     Mask { path, directory, committed, rule }
@@ -245,6 +247,14 @@ impl Canonical for Wall {
             Self::Gvisor => 2,
             Self::Microvm => 3,
         });
+    }
+}
+
+impl Canonical for GuestKernel {
+    fn encode(&self, encoder: &mut Encoder) {
+        match self {
+            Self::Gvisor(runsc) => variant!(encoder, 0, runsc),
+        }
     }
 }
 
@@ -397,6 +407,9 @@ impl Canonical for Action {
             Self::NoNewPrivileges => variant!(encoder, 27),
             Self::Landlock(ruleset) => variant!(encoder, 28, ruleset),
             Self::DropCapabilities => variant!(encoder, 29),
+            Self::KeepMapping => variant!(encoder, 42),
+            Self::GuestBundle { path } => variant!(encoder, 43, path),
+            Self::SeeGuestKernel => variant!(encoder, 44),
             Self::Seccomp { program } => variant!(encoder, 30, program),
             Self::BindWithout {
                 source,

@@ -14,7 +14,9 @@ use crate::caches;
 use crate::compile::bytes_text;
 use crate::digest::digest;
 use crate::path::printable;
-use crate::plan::{Access, Action, Form, Grant, Hold, Limits, Plan, Rule, Wall, WorkspaceMode};
+use crate::plan::{
+    Access, Action, Form, Grant, GuestKernel, Hold, Limits, Plan, Rule, Wall, WorkspaceMode,
+};
 use crate::seccomp::{self, Applies};
 
 pub use guarded::{GuardV1, GuardedV1};
@@ -53,11 +55,24 @@ pub fn text(plan: &Plan, style: Style, detail: Detail) -> String {
         (Wall::Process, Form::LandlockOnly) => {
             "Wall process, with Landlock and seccomp alone".to_owned()
         }
+        (wall, _) if wall.has_own_kernel() => {
+            format!(
+                "Wall {}, with namespaces and seccomp around it",
+                wall.word()
+            )
+        }
         (wall, _) => format!(
             "Wall {}, with namespaces, Landlock and seccomp",
             wall.word()
         ),
     });
+    if let Some(guest) = &plan.guest {
+        let GuestKernel::Gvisor(runsc) = &guest.kernel;
+        page.line(&format!(
+            "Kernel gVisor {} ({}), systrap",
+            runsc.version, runsc.program
+        ));
+    }
     if let Some(image) = &plan.image {
         let origin = page.toned(Tone::Faint, &source(&image.rule));
         page.line(&format!("Image {} ({})  {origin}", image.name, image.id));
@@ -271,7 +286,7 @@ fn system_calls(page: &mut Page, plan: &Plan, detail: Detail) {
 
 /// The rules from which this plan's filter was made.
 fn rules_in_force(plan: &Plan) -> impl Iterator<Item = seccomp::RuleLine> {
-    let nested = plan.nested_sandbox;
+    let nested = plan.nested_sandbox || plan.guest.is_some();
     seccomp::rules()
         .into_iter()
         .filter(move |rule| match rule.applies {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::path::AbsolutePath;
-use crate::plan::Cover;
+use crate::plan::{Cover, Runsc};
 
 /// Processor architecture, which decides system call numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,9 +138,18 @@ pub struct Facts {
     pub ca_bundles: Vec<AbsolutePath>,
     /// Trust stores of the Java installations (`cacerts`), links resolved.
     pub java_stores: Vec<AbsolutePath>,
+    /// The gVisor of this machine; looked for only where the policy wants it.
+    pub gvisor: Gvisor,
     /// The image that the policy names. What is said of paths in its
     /// directories is then said of the image and not of the host.
     pub image: Option<ImageFacts>,
+}
+
+/// Whether there is a gVisor that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gvisor {
+    Found(Runsc),
+    Missing { reason: String, remedy: String },
 }
 
 /// An image as it was unpacked.

@@ -119,6 +119,9 @@ pub enum Action {
     /// Through each listener of [`Action::Listen`], what is not allowed is
     /// refused; the gate stays shut until this was seen.
     TestEgress,
+    /// The agent was started within the plan's own kernel and saw another one
+    /// than the host's; no command is started before.
+    SeeGuestKernel,
 
     // Performed by the launcher.
     /// Die with the supervisor (PR_SET_PDEATHSIG and an end-of-file on the
@@ -252,6 +255,15 @@ pub enum Action {
     },
     Landlock(Landlock),
     DropCapabilities,
+    /// As `DropCapabilities`, but for the one without which user 0 can map no
+    /// user 0 into a further user namespace (CAP_SETFCAP, user_namespaces(7)).
+    KeepMapping,
+    /// At `path`, a private directory of the caller's own: what a kernel of the
+    /// command's own is started from. The command's variables come beside the
+    /// plan.
+    GuestBundle {
+        path: AbsolutePath,
+    },
     /// Program of `struct sock_filter` (seccomp(2)).
     Seccomp {
         program: Vec<Instruction>,
@@ -420,6 +432,19 @@ pub struct Limits {
     pub exact: bool,
 }
 
+/// Threads of the host that a kernel of the command's own needs besides those
+/// that stand for the command's.
+const GUEST_THREADS: u64 = 512;
+
+impl Limits {
+    /// Most threads of the host where the command has a kernel of its own: each
+    /// of the command's processes may need two of them.
+    pub fn processes_around_guest(&self) -> Option<u64> {
+        let processes = self.processes?;
+        Some(processes.saturating_mul(2).saturating_add(GUEST_THREADS))
+    }
+}
+
 /// What stands between a command and the machine; a stronger one is the greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wall {
@@ -459,6 +484,34 @@ impl Wall {
         self >= Self::Gvisor
     }
 }
+
+/// A kernel of the command's own, and what starts it. The wall stands around
+/// that: the launcher executes it in the command's place, and the agent starts
+/// the command within.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guest {
+    pub kernel: GuestKernel,
+    /// The machine's name inside (uname(2)).
+    pub host_name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GuestKernel {
+    Gvisor(Runsc),
+}
+
+/// gVisor's program as it was found on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runsc {
+    /// Links resolved.
+    pub program: AbsolutePath,
+    /// As it says itself.
+    pub version: String,
+}
+
+/// Where the view holds what starts a kernel of the command's own. Within that
+/// kernel nothing of it is there.
+pub const GUEST_DIRECTORY: &str = "/run/stockade-guest";
 
 /// The image whose directories are the system inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -505,6 +558,8 @@ pub struct Plan {
     /// What is kept between the runs of this workspace.
     pub caches: Option<Caches>,
     pub nested_sandbox: bool,
+    /// `None` where the command runs on the host's kernel.
+    pub guest: Option<Guest>,
     /// What the way out is held to; `None` where nothing is reached, offered
     /// or published, and then there is no egress process.
     pub network: Option<NetworkPlan>,

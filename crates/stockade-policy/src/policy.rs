@@ -48,6 +48,14 @@ pub struct Policy {
     pub weaken: Vec<(Guarantee, Rule)>,
 }
 
+impl Policy {
+    /// Whether what the launcher executes makes namespaces of its own: a
+    /// sandbox of the user's, or a kernel of the command's own.
+    pub fn makes_namespaces(&self) -> bool {
+        self.nested_sandbox.is_some() || self.wall.0.has_own_kernel()
+    }
+}
+
 /// A path or a named set that is granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathGrant {

@@ -6,9 +6,9 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities,
-    capability_is_in_bounding_set, clear_ambient_capability_set, no_new_privs,
-    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits,
-    set_no_new_privs,
+    capability_is_in_bounding_set, clear_ambient_capability_set,
+    configure_capability_in_ambient_set, no_new_privs, remove_capability_from_bounding_set,
+    set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
 };
 
 /// Keeps other processes of the user from reading this one's memory, by
@@ -33,14 +33,42 @@ pub fn set_no_new_privileges() -> io::Result<()> {
 /// Drops every capability of the calling thread from its effective, permitted,
 /// inheritable, ambient and, where it may, bounding set (capabilities(7)).
 pub fn drop_all_capabilities() -> io::Result<()> {
+    keep_capabilities(CapabilitySet::empty())
+}
+
+/// Drops every capability but CAP_SETFCAP, which what is executed has as well.
+/// Whoever has user id 0 can map it into a further user namespace only with this
+/// one (user_namespaces(7)).
+pub fn drop_all_but_mapping() -> io::Result<()> {
+    keep_capabilities(CapabilitySet::SETFCAP)
+}
+
+/// `kept` is empty, or is kept in all sets.
+fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
+    let sets = CapabilitySets {
+        effective: kept,
+        permitted: kept,
+        inheritable: kept,
+    };
+    clear_ambient_capability_set()?;
     // Without these bits a process with user id 0 would gain what the bounding
     // set still allows at each exec; they also keep ambient ones from coming.
     // They can only be set with CAP_SETPCAP, so outside a user namespace of
     // one's own an ordinary user has none to drop.
-    if capabilities(None)?
-        .effective
-        .contains(CapabilitySet::SETPCAP)
-    {
+    let held = capabilities(None)?;
+    if held.effective.contains(CapabilitySet::SETPCAP) {
+        if !kept.is_empty() {
+            // An ambient one has to be inheritable first.
+            let inheritable = kept;
+            set_capabilities(
+                None,
+                CapabilitySets {
+                    inheritable,
+                    ..held
+                },
+            )?;
+            configure_capability_in_ambient_set(kept, true)?;
+        }
         set_capabilities_secure_bits(
             CapabilitiesSecureBits::NO_ROOT
                 | CapabilitiesSecureBits::NO_ROOT_LOCKED
@@ -48,15 +76,8 @@ pub fn drop_all_capabilities() -> io::Result<()> {
                 | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
                 | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED,
         )?;
-        empty_bounding_set()?;
+        empty_bounding_set(kept)?;
     }
-    clear_ambient_capability_set()?;
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets {
-        effective: none,
-        permitted: none,
-        inheritable: none,
-    };
     set_capabilities(None, sets)?;
     if capabilities(None)? == sets {
         Ok(())
@@ -85,10 +106,14 @@ pub fn keep_only_tracing() -> io::Result<()> {
     }
 }
 
-fn empty_bounding_set() -> io::Result<()> {
+fn empty_bounding_set(kept: CapabilitySet) -> io::Result<()> {
     // The first number that the kernel does not know ends the list.
     for bit in 0..64 {
-        match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
+        let one = CapabilitySet::from_bits_retain(1 << bit);
+        if kept.contains(one) {
+            continue;
+        }
+        match remove_capability_from_bounding_set(one) {
             Ok(()) => {}
             Err(Errno::INVAL) => break,
             Err(error) => return Err(error.into()),

@@ -3,9 +3,11 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use stockade_sys::rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use stockade_sys::rustix::fs::{
+    CWD, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_create, openat,
+};
 use stockade_sys::rustix::io::Errno;
 use stockade_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -32,6 +34,9 @@ impl Agent {
         File::from(program.try_clone()?).write_all(image)?;
         let seals = SealFlags::SEAL | SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
         fcntl_add_seals(&program, seals)?;
+        // A kernel of the command's own takes none that could be written.
+        let path = format!("/proc/self/fd/{}", program.as_raw_fd());
+        let program = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let flags = SocketFlags::CLOEXEC;
         let (outside, channel) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         Ok((Self { program, channel }, outside))

@@ -8,7 +8,9 @@
 pub mod agent;
 pub mod control_group;
 pub mod egress;
+pub mod guest;
 mod lower;
+pub mod oci;
 pub mod process;
 
 pub use stockade_launch::wire::{End, Evidence, Limit, Report, Request, Stream, Usage};

@@ -8,6 +8,7 @@ use stockade_policy::plan::{
     StandInKind, Step, StoreFormat, TRANSPARENT_PORT,
 };
 
+use crate::guest;
 use crate::process::UpperLayer;
 
 /// The steps that the launcher performs; those of the supervisor are left out.
@@ -15,6 +16,7 @@ pub(crate) fn launcher_steps(
     plan: &Plan,
     outside: wire::NamespaceIds,
     upper: Option<&UpperLayer>,
+    environment: &[(Vec<u8>, Vec<u8>)],
 ) -> Vec<wire::Step> {
     plan.steps
         .iter()
@@ -29,6 +31,10 @@ pub(crate) fn launcher_steps(
                     },
                     Some(upper),
                 ) => overlay(path, layers, *access, upper),
+                (Action::GuestBundle { path }, _) => wire::Action::GuestBundle {
+                    path: bytes(path),
+                    config: guest::config(plan, environment)?,
+                },
                 (other, _) => action(other, outside)?,
             };
             Some(wire::Step {
@@ -76,6 +82,7 @@ pub(crate) fn is_for_launcher(step: &Step) -> bool {
             | Action::PrivateStreams
             | Action::StartEgress
             | Action::TestEgress
+            | Action::SeeGuestKernel
     )
 }
 
@@ -87,7 +94,9 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         | Action::JoinControlGroup
         | Action::PrivateStreams
         | Action::StartEgress
-        | Action::TestEgress => return None,
+        | Action::TestEgress
+        | Action::SeeGuestKernel
+        | Action::GuestBundle { .. } => return None,
         Action::TieToSupervisor => wire::Action::TieToSupervisor,
         Action::ScrubLauncher => wire::Action::ScrubLauncher,
         Action::NotDumpable => wire::Action::NotDumpable,
@@ -117,6 +126,7 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         Action::NoNestedNamespaces => wire::Action::NoNestedNamespaces,
         Action::NoNewPrivileges => wire::Action::NoNewPrivileges,
         Action::DropCapabilities => wire::Action::DropCapabilities,
+        Action::KeepMapping => wire::Action::KeepMapping,
         Action::Landlock(landlock) => wire::Action::Landlock {
             filesystem: landlock.handled_fs,
             network: landlock.handled_net,

@@ -8,7 +8,7 @@ use stockade_launch::Birth;
 use stockade_launch::wire::{self, Assignment, Attached, Report, Request, Watch};
 use stockade_policy::facts::ControlGroups;
 use stockade_policy::path::AbsolutePath;
-use stockade_policy::plan::{Action, Form, Listener, Plan, Step};
+use stockade_policy::plan::{Action, Form, Limits, Listener, Plan, Step};
 use stockade_sys::message::{self, Message, Wait};
 use stockade_sys::process::{Child, Forked, Namespaces, fork_into};
 use stockade_sys::rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags, memfd_create, openat, statat};
@@ -20,7 +20,7 @@ use stockade_sys::rustix::process::{
 
 use crate::agent::Agent;
 use crate::control_group::{ControlGroup, Counted};
-use crate::{WallError, lower};
+use crate::{WallError, guest, lower};
 
 /// The child's end of a standard stream.
 #[derive(Debug)]
@@ -240,8 +240,8 @@ pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<Underway, W
         ));
     }
     if has(plan, |action| matches!(action, Action::JoinControlGroup)) {
-        embryo.sandbox.group =
-            ControlGroup::create(start.control_groups, &plan.limits).map_err(|error| {
+        embryo.sandbox.group = ControlGroup::create(start.control_groups, &group_limits(plan))
+            .map_err(|error| {
                 step_failed(plan, &error, |action| {
                     matches!(action, Action::JoinControlGroup)
                 })
@@ -264,6 +264,15 @@ pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<Underway, W
     gate.sandbox
         .begin(plan, &assignment, start.agent.as_ref())?;
     Ok(Underway(gate))
+}
+
+/// What the control group is held to.
+fn group_limits(plan: &Plan) -> Limits {
+    let mut limits = plan.limits.clone();
+    if plan.guest.is_some() {
+        limits.processes = limits.processes_around_guest();
+    }
+    limits
 }
 
 /// The step that joins the control group.
@@ -309,16 +318,22 @@ fn assignment(start: &Start<'_>, embryo: &Embryo) -> Result<Vec<u8>, WallError> 
     // A control group holds memory and processes exactly; without one the
     // launcher samples.
     let grouped = embryo.sandbox.group.is_some();
+    let processes = match plan.guest {
+        Some(_) => plan.limits.processes_around_guest(),
+        None => plan.limits.processes,
+    };
     let watch = Watch {
         memory_bytes_max: plan.limits.memory_bytes.filter(|_| !grouped),
-        processes_max: plan.limits.processes.filter(|_| !grouped),
+        processes_max: processes.filter(|_| !grouped),
     };
+    let environment = environment(&plan.command.environment, start.extra_environment);
     Assignment {
         version: wire::VERSION,
-        steps: lower::launcher_steps(plan, own_namespaces()?, start.upper),
+        steps: lower::launcher_steps(plan, own_namespaces()?, start.upper, &environment),
         argv: plan.command.argv.clone(),
-        environment: environment(&plan.command.environment, start.extra_environment),
+        environment,
         umask: plan.umask,
+        guest: guest::arguments(plan),
         watch,
         authority: start.authority.map(<[u8]>::to_vec),
         fail_at: start.fail_at.map(|step| step as u32),

@@ -222,6 +222,29 @@ fn winsize(size: Size) -> Winsize {
 
 type Ends = (Streams, Option<OwnedFd>, OwnedFd, Option<OwnedFd>);
 
+/// The other side of a terminal; by its name in a kernel that knows no other way
+/// (gVisor).
+fn peer(master: &OwnedFd, flags: OpenptFlags) -> io::Result<OwnedFd> {
+    match ioctl_tiocgptpeer(master, flags) {
+        Err(io::Errno::NOTTY) => {}
+        other => return other,
+    }
+    let number =
+        raw::terminal_number(master).map_err(|Errno(errno)| io::Errno::from_raw_os_error(errno))?;
+    // Ten digits at most.
+    let (mut digits, mut first, mut rest) = ([0; 10], 10, number);
+    while first == 10 || rest > 0 {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    let mut buffer = PathBuffer::new();
+    let path = buffer.set(&[b"/dev/pts/", &digits[first..]]);
+    let path = path.map_err(|_| io::Errno::NAMETOOLONG)?;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty())
+}
+
 /// The command's side, and ours: input, output, error.
 fn streams(spec: &ExecSpec<'_>) -> io::Result<Ends> {
     let ours = |fd: OwnedFd| {
@@ -232,7 +255,7 @@ fn streams(spec: &ExecSpec<'_>) -> io::Result<Ends> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = openpt(flags)?;
         unlockpt(&master)?;
-        let peer = ioctl_tiocgptpeer(&master, flags)?;
+        let peer = peer(&master, flags)?;
         tcsetwinsize(&master, winsize(size))?;
         let output = io::fcntl_dupfd_cloexec(&peer, 4)?;
         let theirs = Streams {

@@ -51,6 +51,9 @@ global_asm!(
     begin = sym begin,
 );
 
+/// The second argument of this program; null when there is none.
+static ARGUMENT: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
+
 /// First of the pointers to the variables of this program, a null after them.
 static ENVIRONMENT: AtomicPtr<*const c_char> = AtomicPtr::new(ptr::null_mut());
 
@@ -61,7 +64,18 @@ unsafe extern "C" fn begin(stack: *const usize) -> ! {
     // SAFETY: the caller's contract; the stack stays as it is.
     let variables = unsafe { stack.add(2 + *stack) };
     ENVIRONMENT.store(variables.cast_mut().cast(), Ordering::Relaxed);
+    // SAFETY: behind the count and the first argument stands the second, or the
+    // null that ends them.
+    let argument = unsafe { *stack.add(2) };
+    ARGUMENT.store(argument as *mut c_char, Ordering::Relaxed);
     exit(crate::main() as usize)
+}
+
+/// The second argument of this program.
+pub fn argument() -> Option<&'static CStr> {
+    let argument = ARGUMENT.load(Ordering::Relaxed).cast_const();
+    // SAFETY: `begin` left what the kernel put there, a string with a NUL.
+    (!argument.is_null()).then(|| unsafe { CStr::from_ptr(argument) })
 }
 
 /// The variables of this program.
@@ -125,6 +139,7 @@ unsafe fn call(number: usize, a: [usize; 5]) -> isize {
 #[cfg(target_arch = "x86_64")]
 mod number {
     pub const RT_SIGPROCMASK: usize = 14;
+    pub const IOCTL: usize = 16;
     pub const CLONE: usize = 56;
     pub const EXECVE: usize = 59;
     pub const DUP3: usize = 292;
@@ -135,6 +150,7 @@ mod number {
 #[cfg(target_arch = "aarch64")]
 mod number {
     pub const RT_SIGPROCMASK: usize = 135;
+    pub const IOCTL: usize = 29;
     pub const CLONE: usize = 220;
     pub const EXECVE: usize = 221;
     pub const DUP3: usize = 24;
@@ -244,6 +260,19 @@ pub fn become_standard(source: BorrowedFd<'_>, number: usize) -> Result<(), Errn
     // this process, which is about to execute another program.
     check(unsafe { call(number::DUP3, arguments) })?;
     Ok(())
+}
+
+/// The number of the terminal of which this is the master (TIOCGPTN,
+/// ioctl_tty(2)).
+pub fn terminal_number(master: &OwnedFd) -> Result<u32, Errno> {
+    /// The same for both architectures.
+    const TIOCGPTN: usize = 0x8004_5430;
+    let mut number = 0u32;
+    let target = &raw mut number as usize;
+    let arguments = [master.as_raw_fd() as usize, TIOCGPTN, target, 0, 0];
+    // SAFETY: the call writes one number of this size there.
+    check(unsafe { call(number::IOCTL, arguments) })?;
+    Ok(number)
 }
 
 /// Most variables that the agent itself may have been given.

@@ -2,8 +2,9 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, FdFlags, fcntl_setfd, read, write};
+use rustix::process::umask;
 use stockade_agent::buffer::Inbox;
 use stockade_agent::session::{Session, Token, Wait};
 use stockade_agent::wire::{TASKS_MAX, WireError};
@@ -38,11 +39,23 @@ fn prepared() -> Result<(OwnedFd, OwnedFd), stockade_agent::system::Errno> {
     let failed = |error: Errno| stockade_agent::system::Errno(error.raw_os_error());
     raw::hide_memory()?;
     raw::take_name()?;
+    if let Some(mask) = raw::argument().and_then(octal) {
+        umask(Mode::from_raw_mode(mask));
+    }
     let channel = raw::channel();
     fcntl_setfd(&channel, FdFlags::CLOEXEC).map_err(failed)?;
     let flags = fcntl_getfl(&channel).map_err(failed)?;
     fcntl_setfl(&channel, flags | OFlags::NONBLOCK).map_err(failed)?;
     Ok((channel, raw::take_signals()?))
+}
+
+/// A umask as shells write it. The launcher sets it where it starts the agent
+/// itself; a kernel of the command's own begins with another.
+fn octal(text: &core::ffi::CStr) -> Option<u32> {
+    let text = text.to_str().ok()?;
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|&mask| mask <= 0o777)
 }
 
 struct Agent {

@@ -60,6 +60,16 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// One that stands already.
+    pub(super) fn of(name: Name, socket: OwnedFd) -> Self {
+        Self {
+            name,
+            socket,
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+        }
+    }
+
     pub(super) fn open(registry: &Registry, name: &Name) -> Result<Self, CallError> {
         let silent = |errno: Errno| CallError::Silent {
             name: name.clone(),
@@ -75,12 +85,7 @@ impl Connection {
             Err(error) => return Err(silent(error)),
         }
         match is_own(socket.as_fd()) {
-            true => Ok(Self {
-                name: name.clone(),
-                socket,
-                inbox: Inbox::default(),
-                outbox: Outbox::default(),
-            }),
+            true => Ok(Self::of(name.clone(), socket)),
             false => Err(CallError::Foreign(name.clone())),
         }
     }

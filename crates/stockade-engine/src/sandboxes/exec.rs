@@ -1,6 +1,6 @@
 //! One command in a sandbox that stays, as its caller sees it.
 
-mod relay;
+pub(super) mod relay;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

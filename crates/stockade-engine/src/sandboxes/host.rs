@@ -7,6 +7,8 @@
 //! ends the sandbox; a caller that does is let go.
 
 mod end;
+mod kernel;
+mod one;
 mod orders;
 #[cfg(test)]
 mod tests;
@@ -29,6 +31,8 @@ use super::link::Link;
 use super::registry::{Reserved, State};
 use crate::events::{Event, RunId};
 use crate::log::{Log, LogError};
+use kernel::Kernel;
+use one::One;
 
 /// How long the agent may take to greet.
 const GREETING_MAX: Duration = Duration::from_secs(30);
@@ -39,11 +43,27 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Most callers at one time; others are turned away.
 const CLIENTS_MAX: usize = 2 * TASKS_MAX;
 
-/// What a sandbox that stays needs besides what a run needs.
+/// What a sandbox with an agent needs besides what a run needs.
 #[derive(Debug)]
-pub struct Hosting {
-    pub reserved: Reserved,
-    pub announcement: Announcement,
+pub enum Hosting {
+    /// It stays, for whoever finds it in the registry.
+    Stay {
+        reserved: Reserved,
+        announcement: Announcement,
+    },
+    /// It is for one command, of the process at the other end.
+    Once { caller: OwnedFd },
+}
+
+/// Who has commands started.
+#[derive(Debug)]
+enum Callers {
+    Anybody {
+        reserved: Reserved,
+        /// Until the sandbox stands, and whoever started it knows.
+        announcement: Option<Announcement>,
+    },
+    One(One),
 }
 
 /// What can be polled for the sandbox.
@@ -91,8 +111,8 @@ struct Running {
 /// One sandbox that stays.
 #[derive(Debug)]
 pub struct Host {
-    reserved: Reserved,
-    announcement: Option<Announcement>,
+    callers: Callers,
+    kernel: Kernel,
     /// On its way to the launcher.
     agent: Option<Agent>,
     link: Link,
@@ -120,9 +140,14 @@ impl Hosting {
         log: &Log,
     ) -> io::Result<Host> {
         let (agent, channel) = Agent::prepare(image)?;
-        self.reserved.describe(run, plan);
+        if let Self::Stay { reserved, .. } = &mut self {
+            reserved.describe(run, plan);
+        }
         let mut host = Host::new(self, channel, run.clone(), log.clone())?;
         host.agent = Some(agent);
+        if plan.guest.is_some() {
+            host.kernel = Kernel::Unseen;
+        }
         Ok(host)
     }
 }
@@ -130,9 +155,19 @@ impl Hosting {
 impl Host {
     /// One whose agent, at the other end of the channel, has said nothing yet.
     fn new(hosting: Hosting, channel: OwnedFd, run: RunId, log: Log) -> io::Result<Self> {
+        let callers = match hosting {
+            Hosting::Stay {
+                reserved,
+                announcement,
+            } => Callers::Anybody {
+                reserved,
+                announcement: Some(announcement),
+            },
+            Hosting::Once { caller } => Callers::One(One::new(caller)),
+        };
         Ok(Self {
-            reserved: hosting.reserved,
-            announcement: Some(hosting.announcement),
+            callers,
+            kernel: Kernel::Hosts,
             agent: None,
             link: Link::new(channel)?,
             closed: None,
@@ -157,7 +192,10 @@ impl Host {
 
     /// Whether the sandbox stood, and whoever started it knows.
     pub(crate) fn stood(&self) -> bool {
-        self.announcement.is_none()
+        match &self.callers {
+            Callers::Anybody { announcement, .. } => announcement.is_none(),
+            Callers::One(one) => one.is_served(),
+        }
     }
 
     /// What to poll, and for what.
@@ -274,7 +312,9 @@ impl Host {
             return self.leave();
         }
         // Who asks meanwhile learns it from the supervisor anyway.
-        let _unsaid = self.reserved.publish(State::Stopping).is_err();
+        if let Callers::Anybody { reserved, .. } = &mut self.callers {
+            let _unsaid = reserved.publish(State::Stopping).is_err();
+        }
         self.signal_all(signal::TERMINATE);
         self.signal_all(signal::CONTINUE);
         self.phase = Phase::Asking {
@@ -339,16 +379,24 @@ impl Host {
 
     /// Takes what the agent sent.
     fn hear(&mut self) -> io::Result<()> {
-        let mut greeted = false;
+        let (mut greeted, mut over) = (false, false);
         let mut events = Vec::new();
         let Self {
             link,
             clients,
             running,
+            callers,
+            kernel,
             ..
         } = self;
         let heard = link.receive(|task, reply, accepted| {
             greeted |= accepted == Accepted::Greeted;
+            if let Callers::One(one) = callers {
+                one.note(reply);
+            }
+            if kernel.note(task, reply) {
+                return;
+            }
             let Some(one) = running.get_mut(&task) else {
                 return;
             };
@@ -366,40 +414,58 @@ impl Host {
             if accepted == Accepted::Over {
                 events.extend(ended(one, reply));
                 running.remove(&task);
+                over = true;
             }
         });
         // What is not on record has ended all the same.
         let _unwritten = self.write_down(&events).is_err();
         heard.map_err(|violation| io::Error::other(violation.to_string()))?;
-        match greeted {
-            true => self.stand(),
-            false => Ok(()),
+        if greeted {
+            self.look_at_kernel();
+        }
+        if over && matches!(self.callers, Callers::One(_)) && !self.is_stopping() {
+            self.leave();
+        }
+        match (&self.phase, self.kernel.is_seen()?) {
+            (Phase::Greeting { .. }, true) if self.link.ledger.is_greeted() => self.stand(),
+            _ => Ok(()),
         }
     }
 
-    /// The agent is there: commands can be started.
+    /// The agent is there, in the kernel of the plan: commands can be started.
     fn stand(&mut self) -> io::Result<()> {
         if self.is_stopping() {
             return Ok(());
         }
-        let name = self.reserved.name().clone();
-        self.listener = Some(self.reserved.listen().map_err(io::Error::other)?);
-        self.reserved
-            .publish(State::Running)
-            .map_err(io::Error::other)?;
+        let reserved = match &mut self.callers {
+            Callers::One(one) => {
+                self.clients.extend(one.serve().map(|client| (0, client)));
+                self.next_client = 1;
+                self.phase = Phase::Serving;
+                return Ok(());
+            }
+            Callers::Anybody { reserved, .. } => reserved,
+        };
+        let name = reserved.name().clone();
+        self.listener = Some(reserved.listen().map_err(io::Error::other)?);
+        reserved.publish(State::Running).map_err(io::Error::other)?;
         let event = Event::SandboxStarted {
             name: name.to_string(),
         };
         self.write_down(&[event]).map_err(io::Error::other)?;
         self.phase = Phase::Serving;
-        match self.announcement.take() {
-            Some(announcement) => announcement.stand(&name),
-            None => Ok(()),
+        match &mut self.callers {
+            Callers::Anybody { announcement, .. } => match announcement.take() {
+                Some(announcement) => announcement.stand(&name),
+                None => Ok(()),
+            },
+            Callers::One(_) => Ok(()),
         }
     }
 
+    /// The one command is the run, whose own records say what becomes of it.
     fn write_down(&self, events: &[Event]) -> Result<(), LogError> {
-        if events.is_empty() {
+        if events.is_empty() || matches!(self.callers, Callers::One(_)) {
             return Ok(());
         }
         let appended = self.log.append(Some(&self.run), events, SystemTime::now());

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{CommandRequest, compile};
-use crate::facts::{Ability, Architecture, ControlGroups, Facts, PathFact, PathKind};
+use crate::facts::{Ability, Architecture, ControlGroups, Facts, Gvisor, PathFact, PathKind};
 use crate::path::AbsolutePath;
-use crate::plan::{Form, Plan, Rule, Unenforceable};
+use crate::plan::{Form, Plan, Rule, Runsc, Unenforceable};
 use crate::policy::{GrantTarget, LimitDemands, NamedSet, NetworkPolicy, PathGrant, Policy};
 
 pub(crate) fn path(text: &str) -> AbsolutePath {
@@ -99,6 +99,10 @@ pub(crate) fn facts() -> Facts {
         redirect: Ability::Yes,
         ca_bundles: vec![path("/etc/ssl/certs/ca-certificates.crt")],
         java_stores: Vec::new(),
+        gvisor: Gvisor::Found(Runsc {
+            program: path("/usr/bin/runsc"),
+            version: "release-20240729.0".to_owned(),
+        }),
     };
     for directory in [
         "/usr",

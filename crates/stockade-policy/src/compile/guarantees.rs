@@ -10,6 +10,7 @@ use crate::policy::{GrantTarget, Policy};
 
 use super::findings::Findings;
 use super::guarded;
+use super::guest;
 use super::limits::bytes_text;
 
 pub(super) fn judge(
@@ -160,6 +161,13 @@ fn mechanism(
     steps: &[Step],
     guarantee: Guarantee,
 ) -> Result<String, &'static str> {
+    let own_kernel = match policy.wall.0.has_own_kernel() {
+        true => guest::mechanism(guarantee),
+        false => None,
+    };
+    if let Some(by) = own_kernel {
+        return Ok(by.to_owned());
+    }
     let text = match (guarantee, policy.form) {
         (FS4, _) => guarded::mechanism(policy, steps)?,
         (NT1 | NT2 | NT3 | NT4 | NT5 | NT6, _) if network.is_some() => egress_mechanism(guarantee),

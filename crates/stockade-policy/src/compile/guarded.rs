@@ -40,7 +40,7 @@ pub(super) fn mechanism(policy: &Policy, steps: &[Step]) -> Result<&'static str,
         Some(_) => Ok("writes go to a layer of their own until they are applied"),
         None => Err(
             "names in the workspace are not supervised in this plan: that needs Landlock with ABI 3, \
-             held system calls (Linux 5.19) and no nested sandbox",
+             held system calls (Linux 5.19), no nested sandbox and no kernel of the command's own",
         ),
     }
 }

@@ -92,6 +92,21 @@ pub(super) fn resource_limits(facts: &Facts, limits: &Limits) -> Vec<ResourceLim
     list
 }
 
+/// The limits of what a kernel of the command's own consists of. Those of the
+/// command are that kernel's to hold: here they would stop the kernel itself.
+pub(super) fn around_guest(limits: &Limits) -> Vec<ResourceLimit> {
+    let equal = |resource, limit| ResourceLimit {
+        resource,
+        soft: limit,
+        hard: limit,
+    };
+    let processes = limits.processes_around_guest();
+    let processes = processes.map(|count| equal(Resource::Processes, count));
+    std::iter::once(equal(Resource::Core, 0))
+        .chain(processes)
+        .collect()
+}
+
 /// The processors that a run may use: the first ones that the caller has,
 /// rounded up to whole ones.
 pub(super) fn processors<'a>(facts: &'a Facts, limits: &Limits) -> &'a [u32] {

@@ -32,25 +32,8 @@ pub(super) fn check(policy: &Policy, facts: &Facts, findings: &mut Findings) {
     check_landlock(policy, facts, findings);
     check_overlay(policy, facts, findings);
     check_container(policy, facts, findings);
-    check_kernel(policy, findings);
+    super::guest::check(policy, facts, findings);
     super::image::check(policy, findings);
-}
-
-/// A kernel of its own has to be on this machine.
-fn check_kernel(policy: &Policy, findings: &mut Findings) {
-    match policy.wall.0 {
-        Wall::Process | Wall::Container => {}
-        Wall::Gvisor => findings.refuse(
-            Guarantee::PR1,
-            "this version does not start gVisor yet",
-            "use wall = \"container\"",
-        ),
-        Wall::Microvm => findings.refuse(
-            Guarantee::PR1,
-            "there is no virtual machine on this machine yet",
-            "`stockade vm build`, or use a weaker wall",
-        ),
-    }
 }
 
 /// The container wall promises what the kernel counts, and not what a watchdog
@@ -128,6 +111,8 @@ fn check_namespaces(facts: &Facts, findings: &mut Findings) {
 fn check_landlock(policy: &Policy, facts: &Facts, findings: &mut Findings) {
     let remedy = "boot a kernel with Landlock (5.13 or newer, `landlock` in its lsm= list)";
     match (facts.landlock_abi, policy.form) {
+        // Nothing of it is used there.
+        _ if policy.wall.0.has_own_kernel() => {}
         (0, Form::LandlockOnly) => {
             for guarantee in [Guarantee::FS1, Guarantee::FS2] {
                 findings.refuse(

@@ -7,13 +7,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::facts::{Ability, Facts, PathKind};
+use crate::facts::{Ability, Facts, Gvisor, PathKind};
 use crate::guarantee::Guarantee::{self, *};
 use crate::landlock::{self, Object, Rights};
 use crate::network::rules::Capture;
 use crate::path::AbsolutePath;
 use crate::plan::{
-    Access, Action, Cover, Form, Landlock, LandlockRule, Limits, MaskPath, Step, WorkspaceMode,
+    Access, Action, Cover, Form, GUEST_DIRECTORY, Landlock, LandlockRule, Limits, MaskPath, Step,
+    WorkspaceMode,
 };
 use crate::policy::Policy;
 use crate::seccomp;
@@ -46,7 +47,7 @@ pub(super) fn in_order(parts: &Parts<'_>) -> Vec<Step> {
     } = *parts;
     let mut list = StepList {
         steps: Vec::with_capacity(view.entries.len() + 32),
-        nested_sandbox: policy.nested_sandbox.is_some(),
+        nested_sandbox: policy.makes_namespaces(),
         overlay: view
             .layered
             .clone()
@@ -68,10 +69,17 @@ pub(super) fn in_order(parts: &Parts<'_>) -> Vec<Step> {
         },
         &[FS2],
     );
-    list.limit(facts, limits);
+    list.limit(policy, facts, limits);
     list.confine(policy, facts, view);
     if parts.network.is_some() {
         list.push("egress.self-test", Action::TestEgress, BY_EGRESS);
+    }
+    if policy.wall.0.has_own_kernel() {
+        list.push(
+            "guest.kernel",
+            Action::SeeGuestKernel,
+            &[PR1, PR2, PR3, PR6, PR8, FS5],
+        );
     }
     list.steps
 }
@@ -182,10 +190,35 @@ impl StepList<'_> {
             }
         }
         self.mask(view, &absent);
+        if parts.policy.wall.0.has_own_kernel() {
+            self.guest(parts.facts);
+        }
         if let Some(network) = parts.network {
             self.listen(network);
         }
         self.push("view.enter", Action::EnterRoot, &[FS1, FS2, FS5]);
+    }
+
+    /// Puts what starts the command's own kernel where that will not see it.
+    fn guest(&mut self, facts: &Facts) {
+        let directory = AbsolutePath::parse(GUEST_DIRECTORY).expect("the path is absolute");
+        self.push(
+            "guest.bundle",
+            Action::GuestBundle { path: directory },
+            &[PR1, PR5],
+        );
+        if let Gvisor::Found(runsc) = &facts.gvisor {
+            let program = format!("{GUEST_DIRECTORY}/runsc");
+            let path = AbsolutePath::parse(program).expect("the path is absolute");
+            let source = runsc.program.clone();
+            let action = Action::Bind {
+                source,
+                path,
+                access: Access::Read,
+                directory: false,
+            };
+            self.push("guest.program", action, &[PR1]);
+        }
     }
 
     /// Leaves connections nowhere to go but to the way out.
@@ -343,8 +376,11 @@ impl StepList<'_> {
         self.push("view.masks", Action::Masks { paths }, &[FS1, FS3, PR8, NT1]);
     }
 
-    fn limit(&mut self, facts: &Facts, limits: &Limits) {
-        let list = limits::resource_limits(facts, limits);
+    fn limit(&mut self, policy: &Policy, facts: &Facts, limits: &Limits) {
+        let list = match policy.wall.0.has_own_kernel() {
+            true => limits::around_guest(limits),
+            false => limits::resource_limits(facts, limits),
+        };
         let holds: &[Guarantee] = match limits.file_bytes {
             Some(_) => &[FS6, PR7],
             None => &[PR7],
@@ -363,7 +399,7 @@ impl StepList<'_> {
     }
 
     fn confine(&mut self, policy: &Policy, facts: &Facts, view: &View) {
-        if policy.form == Form::Namespaces && policy.nested_sandbox.is_none() {
+        if policy.form == Form::Namespaces && !policy.makes_namespaces() {
             self.push(
                 "confine.no-nesting",
                 Action::NoNestedNamespaces,
@@ -371,16 +407,16 @@ impl StepList<'_> {
             );
         }
         self.push("confine.no-new-privileges", Action::NoNewPrivileges, &[PR2]);
-        self.push(
-            "confine.capabilities",
-            Action::DropCapabilities,
-            &[FS5, PR2],
-        );
-        // None around a nested sandbox: Landlock refuses every mount(2) to
+        let capabilities = match policy.wall.0.has_own_kernel() && facts.uid == 0 {
+            true => Action::KeepMapping,
+            false => Action::DropCapabilities,
+        };
+        self.push("confine.capabilities", capabilities, &[FS5, PR2]);
+        // None around a nested sandbox or a kernel of the command's own: Landlock refuses every mount(2) to
         // whoever it confines, and a layer that leaves the file system alone
         // still refuses moves between directories once an inner layer does not
         // (LANDLOCK_ACCESS_FS_REFER in landlock(7)).
-        let around_another = policy.form == Form::Namespaces && policy.nested_sandbox.is_some();
+        let around_another = policy.form == Form::Namespaces && policy.makes_namespaces();
         if facts.landlock_abi > 0 && !around_another {
             let holds: &[Guarantee] = match policy.form {
                 Form::LandlockOnly => &[FS1, FS2, FS3, FS5, PR3, PR6, PR8, NT1, NT2],
@@ -433,9 +469,9 @@ fn file(path: AbsolutePath, content: &[u8], access: Access) -> Action {
 /// What the system call filter is asked for.
 fn seccomp_options(policy: &Policy) -> seccomp::Options {
     seccomp::Options {
-        nested_sandbox: match policy.nested_sandbox {
-            Some(_) => seccomp::NestedSandbox::Allowed,
-            None => seccomp::NestedSandbox::Denied,
+        nested_sandbox: match policy.makes_namespaces() {
+            true => seccomp::NestedSandbox::Allowed,
+            false => seccomp::NestedSandbox::Denied,
         },
     }
 }
@@ -544,7 +580,7 @@ const LANDLOCK_ABI_TRUNCATE: u32 = 3;
 /// process outside. A sandbox inside could hold no listener of its own then,
 /// so not around one.
 pub(super) fn supervises_names(policy: &Policy, facts: &Facts, entries: &Entries) -> bool {
-    policy.nested_sandbox.is_none()
+    !policy.makes_namespaces()
         && facts.landlock_abi >= LANDLOCK_ABI_TRUNCATE
         && facts.supervised_names == Ability::Yes
         && entries

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::digest::digest;
 use crate::path::printable;
-use crate::plan::{Access, Form, Grant, Hold, Limits, Mask, Plan, Rule, Step};
+use crate::plan::{Access, Form, Grant, GuestKernel, Hold, Limits, Mask, Plan, Rule, Step};
 
 use super::guarded::GuardV1;
 use super::network::NetworkV1;
@@ -18,7 +18,7 @@ pub struct ExplainV1 {
     pub version: u32,
     /// 64 hexadecimal digits.
     pub digest: String,
-    /// `process` or `container`.
+    /// `process`, `container`, `gvisor` or `microvm`.
     pub wall: &'static str,
     /// What stands for the system; `null` is the host's directories.
     pub image: Option<ImageV1>,
@@ -39,11 +39,23 @@ pub struct ExplainV1 {
     /// The way out in full; absent where nothing is opened.
     pub network: Option<NetworkV1>,
     pub nested_sandbox: bool,
+    /// The kernel of the command's own; `null` where it runs on the host's.
+    pub kernel: Option<KernelV1>,
     pub limits: LimitsV1,
     pub system_calls: Vec<SystemCallV1>,
     pub steps: Vec<StepV1>,
     pub guarantees: Vec<GuaranteeV1>,
     pub notes: Vec<String>,
+}
+
+/// A kernel of the command's own.
+#[derive(Clone, Debug, Serialize)]
+pub struct KernelV1 {
+    /// `gvisor`.
+    pub name: &'static str,
+    pub version: String,
+    /// The program that starts it.
+    pub program: String,
 }
 
 /// An image that was imported.
@@ -205,6 +217,13 @@ pub fn json(plan: &Plan) -> ExplainV1 {
         network_allow: network_allow(plan),
         network: plan.network.as_ref().map(super::network::json),
         nested_sandbox: plan.nested_sandbox,
+        kernel: plan.guest.as_ref().map(|guest| match &guest.kernel {
+            GuestKernel::Gvisor(runsc) => KernelV1 {
+                name: "gvisor",
+                version: runsc.version.clone(),
+                program: runsc.program.to_string(),
+            },
+        }),
         limits: limits(&plan.limits),
         system_calls: rules_in_force(plan).map(system_call).collect(),
         steps: plan.steps.iter().map(step).collect(),

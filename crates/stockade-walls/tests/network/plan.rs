@@ -115,6 +115,7 @@ pub fn plan(scratch: &Scratch, role: &str) -> Plan {
         guard: stockade_policy::guard::Guard::nothing(),
         caches: None,
         nested_sandbox: false,
+        guest: None,
         network: None,
         steps: steps.collect(),
         guarantees: Vec::new(),

@@ -110,7 +110,7 @@ fn supervise(arguments: &Args, announcement: Announcement) -> anyhow::Result<Exi
             show::line(&format!("stockade: note: {note}"));
         }
     }
-    let hosting = Hosting {
+    let hosting = Hosting::Stay {
         reserved,
         announcement,
     };

@@ -76,7 +76,7 @@ enum Source {
     Outlet(usize),
 }
 
-pub(super) struct Relay {
+pub(in crate::sandboxes) struct Relay {
     connection: Connection,
     signals: Signals,
     input: Input,
@@ -90,7 +90,10 @@ pub(super) struct Relay {
 
 impl Relay {
     /// Has a command started, and takes the terminal's keys where it is on one.
-    pub(super) fn begin(connection: Connection, command: &Command) -> Result<Self, CallError> {
+    pub(in crate::sandboxes) fn begin(
+        connection: Connection,
+        command: &Command,
+    ) -> Result<Self, CallError> {
         let system = |what| move |error| CallError::System { what, error };
         let signals =
             Signals::take_over(&handled_signals()).map_err(system("take signals over"))?;
@@ -179,7 +182,7 @@ impl Relay {
     }
 
     /// Relays until the command ends and everything that it said is written.
-    pub(super) fn run(&mut self) -> Result<Done, CallError> {
+    pub(in crate::sandboxes) fn run(&mut self) -> Result<Done, CallError> {
         loop {
             let drained = self.outlets.iter().all(|outlet| outlet.pending.is_empty());
             if drained && let Some(done) = self.done.take() {
@@ -383,7 +386,15 @@ impl Relay {
                 }
                 // What a key sends goes to the whole foreground group, what a
                 // process sends to the one it named.
-                number => self.signal(number, arrived.sender == Sender::Kernel)?,
+                number if self.done.is_none() => {
+                    self.signal(number, arrived.sender == Sender::Kernel)?;
+                }
+                // Only undelivered output is left, and nobody wants it.
+                _ => {
+                    for outlet in &mut self.outlets {
+                        outlet.pending.clear();
+                    }
+                }
             }
         }
         Ok(())

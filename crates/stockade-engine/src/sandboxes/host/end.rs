@@ -1,7 +1,7 @@
 //! The end of a sandbox that stays: who is told, and what is written down.
 
 use super::super::wire::ToCaller;
-use super::Host;
+use super::{Callers, Host};
 use crate::events::Event;
 use crate::outcome::{EXIT_SIGNAL_BASE, EXIT_TIME_LIMIT, End, LimitHit};
 
@@ -39,9 +39,13 @@ impl Host {
                 duration_ms: one.since.elapsed().as_millis() as u64,
             })
             .collect();
-        if self.stood() {
+        if let Callers::Anybody {
+            reserved,
+            announcement: None,
+        } = &self.callers
+        {
             events.push(Event::SandboxEnded {
-                name: self.reserved.name().to_string(),
+                name: reserved.name().to_string(),
                 reason: reason.clone(),
             });
         }

@@ -14,7 +14,7 @@ use stockade_sys::rustix;
 
 use super::super::client::{Client, Stage, Telling};
 use super::super::wire::{FromCaller, Outbox, ToCaller};
-use super::{CLIENTS_MAX, GRACE, Host, Running};
+use super::{CLIENTS_MAX, Callers, GRACE, Host, Running};
 use crate::control::is_own;
 use crate::events::Event;
 
@@ -183,6 +183,9 @@ impl Host {
             .map_err(|error| error.to_string())?;
         self.execs = exec;
         let has_error = !spec.merged && spec.terminal.is_none();
+        if let Callers::One(one) = &mut self.callers {
+            one.begin(has_error);
+        }
         let task = self.link.ledger.begin(Kind::Exec { has_error });
         let task = task.ok_or_else(too_many)?;
         let running = Running {

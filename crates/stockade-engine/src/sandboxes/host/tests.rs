@@ -39,7 +39,7 @@ impl Stage {
         let (answer, announced) = pipe().unwrap();
         let (agent, channel) = UnixStream::pair().unwrap();
         agent.set_nonblocking(true).unwrap();
-        let hosting = Hosting {
+        let hosting = Hosting::Stay {
             reserved,
             announcement: Announcement::of(announced),
         };

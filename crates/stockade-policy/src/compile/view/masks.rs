@@ -203,6 +203,10 @@ fn caches_of_others(masks: &mut Masks, view: &View, facts: &Facts) {
 /// No namespace makes the kernel's key rings private (keyrings(7)). The calls
 /// are refused; their lists in /proc (proc_keys(5)) are covered.
 fn kernel_keys(masks: &mut Masks, policy: &Policy, findings: &mut Findings) {
+    if policy.wall.0.has_own_kernel() {
+        // The command has another /proc.
+        return;
+    }
     if policy.nested_sandbox.is_some() {
         // The kernel mounts no other /proc where a part of this one is covered.
         findings.lose(

@@ -295,7 +295,7 @@ fn enter_machine(view: &mut View, policy: &Policy, facts: &Facts, limits: &Limit
         Content::OwnOfThisRun,
         rule,
     );
-    if let (None, Some(bytes)) = (&policy.nested_sandbox, limits.memory_bytes) {
+    if let (false, Some(bytes)) = (policy.makes_namespaces(), limits.memory_bytes) {
         enter_file(
             view,
             "/proc/meminfo",
