@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Measure the container wall against runc on the same root file system, and commands in sandboxes
-/// that stay.
+/// Measure the container wall against runc on the same root file system, gVisor against runsc
+/// alone, and commands in sandboxes that stay.
 ///
 /// Builds the release binary, and needs root, because control groups of these machines are root's.
 /// Takes about a minute. Fails when a bar is missed, unless --quick.
@@ -38,15 +38,20 @@ const ROWS: &[(&str, Measure)] = &[
     ("start of a container", Bench::start),
     ("exec in a container", Bench::exec_in_container),
     ("exec behind the process wall", Bench::exec_in_process),
+    ("run behind gVisor", Bench::run_in_gvisor),
+    ("exec behind gVisor", Bench::exec_in_gvisor),
     ("memory of idle sandboxes", Bench::memory),
 ];
 
 /// Options that put a command on the image.
 const ON_IMAGE: [&str; 4] = ["--wall", "container", "--image", "tiny"];
+/// Options that put a command behind gVisor, on the host's directories.
+const IN_GVISOR: [&str; 4] = ["--wall", "gvisor", "--workspace", "discard"];
 /// Sandboxes that idle while their memory is measured.
 const IDLE: usize = 5;
 const BUSYBOX: &str = "/usr/bin/busybox";
 const RUNC: &str = "/usr/sbin/runc";
+const RUNSC: &str = "/usr/bin/runsc";
 const DIRECTORIES: [&str; 9] = [
     "dev", "etc", "proc", "root", "run", "sys", "tmp", "usr/bin", "var",
 ];
@@ -83,6 +88,7 @@ impl Bench {
             "home/project",
             "bundle",
             "stay",
+            "gvisor",
             "layout/blobs/sha256",
         ] {
             fs::create_dir_all(bench.at(name))?;
@@ -98,6 +104,7 @@ impl Bench {
         )?;
         bench.write_bundle("bundle", &["true"])?;
         bench.write_bundle("stay", &["sleep", "1000"])?;
+        bench.write_gvisor_bundle()?;
         Ok(bench)
     }
 
@@ -166,13 +173,46 @@ impl Bench {
         Ok(row.demand_of("run", Limit::AtMost(0.7)))
     }
 
+    /// What Stockade adds to what gVisor takes itself.
+    fn run_in_gvisor(&self) -> Result<Row> {
+        let name = "run behind gVisor, start to end of `true`";
+        let row = rounds::interleaved(name, &["stockade", "runsc"], self.few_rounds(), |index| {
+            let mut command = match index {
+                0 => self.product(&[&["run", "--quiet"], &IN_GVISOR[..], &["--", "true"]].concat()),
+                _ => self.runsc()?,
+            };
+            timed(&mut command)
+        })?;
+        Ok(row.demand_of("runsc", Limit::AtMost(1.15)))
+    }
+
+    fn exec_in_gvisor(&self) -> Result<Row> {
+        let _running = Running::start(self, &IN_GVISOR, 1)?;
+        let name = "exec of `true` behind gVisor, against a run of its own";
+        rounds::interleaved(name, &["stockade", "run"], self.few_rounds(), |index| {
+            let mut command = match index {
+                0 => self.product(&["exec", "idle0", "--", "true"]),
+                _ => self.product(&[&["run", "--quiet"], &IN_GVISOR[..], &["--", "true"]].concat()),
+            };
+            timed(&mut command)
+        })
+    }
+
     /// What one more sandbox adds; of pages that processes share, its part.
     fn memory(&self) -> Result<Row> {
         let name = "memory of one of five idle sandboxes, shared pages divided";
         let mut row = Row::new(name, "MiB");
-        for (contender, options) in [("process", &[][..]), ("container", &ON_IMAGE[..])] {
+        let contenders = [
+            ("process", &[][..]),
+            ("container", &ON_IMAGE[..]),
+            ("gvisor, without gVisor itself", &IN_GVISOR[..]),
+        ];
+        for (contender, options) in contenders {
             let running = Running::start(self, options, IDLE)?;
-            let processes = running.processes()?.into_iter();
+            let processes = running.processes()?.into_iter().filter(|pid| {
+                let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+                !program.ends_with("runsc")
+            });
             let bytes: u64 = processes.filter_map(meter::proportional_bytes).sum();
             row.figures.push(Figure {
                 contender,
@@ -181,11 +221,50 @@ impl Bench {
         }
         Ok(row
             .demand_at_most("process", 4.0)
-            .demand_at_most("container", 4.0))
+            .demand_at_most("container", 4.0)
+            .demand_at_most("gvisor, without gVisor itself", 4.0))
     }
 
     fn rounds(&self) -> usize {
         if self.quick { 5 } else { 60 }
+    }
+
+    /// For what takes a large part of a second.
+    fn few_rounds(&self) -> usize {
+        if self.quick { 3 } else { 20 }
+    }
+
+    /// runsc by itself, with the settings that Stockade uses.
+    fn runsc(&self) -> Result<Command> {
+        let mut runsc = Command::new(RUNSC);
+        let state = self.at("gvisor/state");
+        fs::create_dir_all(&state)?;
+        runsc.args(["--rootless", "--ignore-cgroups", "--platform=systrap"]);
+        runsc.args(["--network=none", "--host-uds=open", "--overlay2=none"]);
+        runsc.arg("--root").arg(state).args(["run", "--bundle"]);
+        runsc.arg(self.at("gvisor")).arg(id("gvisor"));
+        Ok(runsc)
+    }
+
+    /// The host's directories, read-only, with a private /tmp.
+    fn write_gvisor_bundle(&self) -> Result<()> {
+        let mount =
+            |to: &str, kind: &str| json!({ "destination": to, "type": kind, "source": kind });
+        let namespaces = ["pid", "mount", "ipc", "uts"].map(|kind| json!({ "type": kind }));
+        let config = json!({
+            "ociVersion": "1.0.2",
+            "root": { "path": "/", "readonly": true },
+            "process": {
+                "user": { "uid": 0, "gid": 0 }, "args": ["/usr/bin/true"],
+                "env": ["PATH=/usr/bin"], "cwd": "/", "noNewPrivileges": true,
+            },
+            "mounts": [mount("/proc", "proc"), mount("/dev", "tmpfs"), mount("/tmp", "tmpfs")],
+            "linux": { "namespaces": namespaces },
+        });
+        Ok(fs::write(
+            self.at("gvisor/config.json"),
+            config.to_string(),
+        )?)
     }
 
     /// runc with these arguments, a bundle and a name that ends like this.
