@@ -31,6 +31,12 @@ _stockade() {
             stockade,completions)
                 cmd="stockade__subcmd__completions"
                 ;;
+            stockade,copy)
+                cmd="stockade__subcmd__copy"
+                ;;
+            stockade,cp)
+                cmd="stockade__subcmd__copy"
+                ;;
             stockade,diff)
                 cmd="stockade__subcmd__diff"
                 ;;
@@ -183,6 +189,9 @@ _stockade() {
                 ;;
             stockade__subcmd__help,completions)
                 cmd="stockade__subcmd__help__subcmd__completions"
+                ;;
+            stockade__subcmd__help,copy)
+                cmd="stockade__subcmd__help__subcmd__copy"
                 ;;
             stockade__subcmd__help,diff)
                 cmd="stockade__subcmd__help__subcmd__diff"
@@ -362,7 +371,7 @@ _stockade() {
 
     case "${cmd}" in
         stockade)
-            opts="-h -V --help --version run shell start exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside tend egress help"
+            opts="-h -V --help --version run shell start copy cp exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside tend egress help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -709,6 +718,24 @@ _stockade() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        stockade__subcmd__copy)
+            opts="-h --held --max-bytes --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --max-bytes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         stockade__subcmd__diff)
             opts="-h --project --json --stat --list --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -926,7 +953,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__help)
-            opts="run shell start exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside tend egress help"
+            opts="run shell start copy exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside tend egress help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1094,6 +1121,20 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__help__subcmd__completions)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__copy)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

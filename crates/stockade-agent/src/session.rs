@@ -257,12 +257,20 @@ impl<S: System> Session<S> {
         let Some(slot) = self.slot_for(id)? else {
             return self.answer(id, Err(Errno::AGAIN), "64 tasks run already");
         };
-        let (FileRequest::Read { path, .. }
-        | FileRequest::Write { path, .. }
-        | FileRequest::List { path }
-        | FileRequest::Watch { path }) = request;
-        if path.is_empty() || !wire::is_path_or_empty(path) {
+        if !request.is_sound() {
             return self.answer(id, Err(Errno::INVAL), "the path is malformed");
+        }
+        if let FileRequest::Directory { .. }
+        | FileRequest::Link { .. }
+        | FileRequest::Describe { .. } = request
+        {
+            return match self.system.make(request) {
+                Ok(()) => {
+                    self.out.frame(id, &Reply::Started { process: 0 })?;
+                    self.out.frame(id, &Reply::Done)
+                }
+                Err(error) => self.answer(id, Err(error), "it cannot be made"),
+            };
         }
         let file = match self.system.open(request) {
             Ok(file) => file,
@@ -282,6 +290,8 @@ impl<S: System> Session<S> {
                 cookie: 0,
                 is_watch: matches!(request, FileRequest::Watch { .. }),
             },
+            // Done above, at once.
+            _ => return Err(WireError::Malformed),
         };
         self.occupy(slot, id, task);
         self.out.frame(id, &Reply::Started { process: 0 })

@@ -89,6 +89,8 @@ pub trait System {
     fn changed(&mut self) -> Option<(u32, Change)>;
     /// Opens what a file request names.
     fn open(&mut self, request: &FileRequest<'_>) -> Result<Self::Handle, Errno>;
+    /// Makes or describes what a file request names.
+    fn make(&mut self, request: &FileRequest<'_>) -> Result<(), Errno>;
     /// Whole records of a directory or a watch, as many as `buffer` holds; 0
     /// at the end of a directory. `cookie` says where to go on, 0 at first.
     fn records(

@@ -144,7 +144,7 @@ pub struct ExecSpec<'a> {
     pub merged: bool,
 }
 
-/// A file to read, write or list. Paths are bytes without NUL, resolved
+/// A file to read, write, list, make or describe. Paths are bytes without NUL, resolved
 /// inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileRequest<'a> {
@@ -166,6 +166,46 @@ pub enum FileRequest<'a> {
     /// What changes in a directory or file, as stream `Output`, until the
     /// task is cancelled: see [`crate::files`].
     Watch { path: &'a [u8] },
+    /// Make a directory with `mode`.
+    Directory { path: &'a [u8], mode: u32 },
+    /// Make a symbolic link that leads to `target`.
+    Link { path: &'a [u8], target: &'a [u8] },
+    /// Set permission bits and time of modification (since 1970).
+    Describe {
+        path: &'a [u8],
+        mode: u32,
+        seconds: i64,
+        nanoseconds: u32,
+    },
+}
+
+impl<'a> FileRequest<'a> {
+    /// The path that it is about.
+    pub fn path(&self) -> &'a [u8] {
+        match *self {
+            Self::Read { path, .. }
+            | Self::Write { path, .. }
+            | Self::List { path }
+            | Self::Watch { path }
+            | Self::Directory { path, .. }
+            | Self::Link { path, .. }
+            | Self::Describe { path, .. } => path,
+        }
+    }
+
+    /// Where a link is to lead.
+    pub fn target(&self) -> Option<&'a [u8]> {
+        match *self {
+            Self::Link { target, .. } => Some(target),
+            _ => None,
+        }
+    }
+
+    /// Whether all its paths are paths.
+    pub fn is_sound(&self) -> bool {
+        let is_path = |path: &[u8]| !path.is_empty() && is_path_or_empty(path);
+        is_path(self.path()) && self.target().is_none_or(is_path)
+    }
 }
 
 /// What becomes of the content that a file has.

@@ -11,13 +11,14 @@
 //! - `wire`: what callers and a supervisor say to each other.
 //! - [`host`]: the supervisor's side, between its callers and the agent.
 //! - [`detach`]: how a supervisor leaves its caller.
-//! - [`call`], [`exec`]: the callers' side.
+//! - [`call`], [`exec`], [`files`]: the callers' side.
 //! - `front`: the caller of a run whose command has a kernel of its own.
 
 pub mod call;
 mod client;
 pub mod detach;
 pub mod exec;
+pub mod files;
 pub(crate) mod front;
 pub mod host;
 mod link;

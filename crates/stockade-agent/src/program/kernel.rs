@@ -5,8 +5,9 @@ use core::mem::MaybeUninit;
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, RawDir, SeekFrom, fcntl_getfl, fcntl_setfl, fstat,
-    ftruncate, inotify, openat, seek, statat,
+    AtFlags, CWD, FileType, Mode, OFlags, RawDir, SeekFrom, Timestamps, UTIME_OMIT, chmodat,
+    fcntl_getfl, fcntl_setfl, fstat, ftruncate, inotify, mkdirat, openat, seek, statat, symlinkat,
+    utimensat,
 };
 use rustix::io;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -182,6 +183,42 @@ impl System for Kernel {
                 inotify::add_watch(&watch, buffer.set(&[path])?, of).map_err(plain)?;
                 Ok(watch)
             }
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    fn make(&mut self, request: &FileRequest<'_>) -> Result<(), Errno> {
+        let mut buffer = PathBuffer::new();
+        let path = buffer.set(&[request.path()])?;
+        let permissions = |mode: u32| Mode::from_raw_mode(mode & 0o7777);
+        match *request {
+            FileRequest::Directory { mode, .. } => {
+                mkdirat(CWD, path, permissions(mode)).map_err(plain)
+            }
+            FileRequest::Link { target, .. } => {
+                let mut buffer = PathBuffer::new();
+                symlinkat(buffer.set(&[target])?, CWD, path).map_err(plain)
+            }
+            FileRequest::Describe {
+                mode,
+                seconds,
+                nanoseconds,
+                ..
+            } => {
+                chmodat(CWD, path, permissions(mode), AtFlags::empty()).map_err(plain)?;
+                let times = Timestamps {
+                    last_access: Timespec {
+                        tv_sec: 0,
+                        tv_nsec: UTIME_OMIT,
+                    },
+                    last_modification: Timespec {
+                        tv_sec: seconds,
+                        tv_nsec: nanoseconds.into(),
+                    },
+                };
+                utimensat(CWD, path, &times, AtFlags::empty()).map_err(plain)
+            }
+            _ => Err(Errno::INVAL),
         }
     }
 

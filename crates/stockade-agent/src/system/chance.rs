@@ -132,6 +132,13 @@ impl System for ChanceKernel {
         }
     }
 
+    fn make(&mut self, _: &FileRequest<'_>) -> Result<(), Errno> {
+        match self.chance.one_in(4) {
+            true => Err(self.error()),
+            false => Ok(()),
+        }
+    }
+
     fn records(&mut self, _: &Handle, _: &mut u64, buffer: &mut [u8]) -> Result<usize, Errno> {
         match self.chance.one_in(8) {
             true => Err(self.error()),

@@ -56,6 +56,7 @@ struct Outlet {
 enum Last {
     Failed { errno: i32, reason: String },
     Ended(Status),
+    Done,
 }
 
 impl Telling {
@@ -74,6 +75,13 @@ impl Telling {
         }
     }
 
+    /// Of a file; `reads` when it comes out.
+    pub(super) fn of_file(reads: bool) -> Self {
+        let mut telling = Self::new(false);
+        telling.outlets[0].told = !reads;
+        telling
+    }
+
     /// Notes a reply, which the books accepted.
     pub(super) fn note(&mut self, reply: &Reply<'_>) {
         match *reply {
@@ -89,7 +97,11 @@ impl Telling {
                 let reason = stockade_agent::host::shown(reason);
                 self.last = Some(Last::Failed { errno, reason });
             }
-            Reply::Hello { .. } | Reply::Refused { .. } | Reply::Done => {}
+            Reply::Done => {
+                self.outlets[0].ended = true;
+                self.last = Some(Last::Done);
+            }
+            Reply::Hello { .. } | Reply::Refused { .. } => {}
         }
     }
 
@@ -127,6 +139,7 @@ impl Telling {
                 reason,
             },
             Some(Last::Ended(status)) if all_told => Reply::Ended { status: *status },
+            Some(Last::Done) if all_told => Reply::Done,
             _ => return Ok(false),
         };
         outbox.push(0, &ToCaller::Task(last), 1024)?;

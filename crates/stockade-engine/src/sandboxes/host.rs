@@ -96,10 +96,21 @@ enum Phase {
     },
 }
 
-/// A command that runs, whether anybody still waits for it or not.
+/// What a task is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// The command with this number.
+    Exec(u64),
+    /// A file, directory or watch that is read.
+    Read,
+    /// A file that is written, or made at once.
+    Write,
+}
+
+/// A command that runs, or a file that is copied, whether anybody still waits for it or not.
 #[derive(Debug)]
 struct Running {
-    exec: u64,
+    what: What,
     since: Instant,
     client: Option<u64>,
     /// Credit that the agent used and did not get back.
@@ -327,11 +338,21 @@ impl Host {
         self.link.send(task, &Request::Signal { number, group });
     }
 
+    /// Signals every command; what is copied is given up.
     fn signal_all(&mut self, number: i32) {
-        let tasks: Vec<u32> = self.running.keys().copied().collect();
-        for task in tasks {
-            self.signal(task, number);
+        let tasks = self.running.iter().map(|(&task, one)| (task, one.what));
+        for (task, what) in tasks.collect::<Vec<_>>() {
+            match what {
+                What::Exec(_) => self.signal(task, number),
+                What::Read | What::Write => self.link.send(task, &Request::Cancel),
+            }
         }
+    }
+
+    /// How many commands run.
+    fn commands(&self) -> usize {
+        let is_command = |one: &&Running| matches!(one.what, What::Exec(_));
+        self.running.values().filter(is_command).count()
     }
 
     fn leave(&mut self) {
@@ -475,6 +496,9 @@ impl Host {
 
 /// The record of a command that is over, by the last that the agent said.
 fn ended(one: &Running, last: &Reply<'_>) -> Option<Event> {
+    let What::Exec(exec) = one.what else {
+        return None;
+    };
     let (code, signal, error) = match *last {
         Reply::Ended {
             status: Status::Exited(code),
@@ -490,7 +514,7 @@ fn ended(one: &Running, last: &Reply<'_>) -> Option<Event> {
         _ => return None,
     };
     Some(Event::ExecEnded {
-        exec: one.exec,
+        exec,
         code,
         signal,
         error,

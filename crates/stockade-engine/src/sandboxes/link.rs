@@ -72,6 +72,7 @@ impl Link {
     pub(super) fn send(&mut self, task: u32, request: &Request<'_>) {
         let carried = match request {
             Request::Part(bytes) | Request::Exec(bytes) | Request::Data(bytes) => bytes.len(),
+            Request::File(file) => file.path().len() + file.target().map_or(0, <[u8]>::len),
             _ => 0,
         };
         if !self.closed && self.outbox.push(task, request, carried).is_err() {

@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod approvals;
 pub mod cache;
+pub mod copy;
 pub mod diff;
 pub mod doctor;
 pub mod egress;

@@ -1,7 +1,7 @@
 //! The end of a sandbox that stays: who is told, and what is written down.
 
 use super::super::wire::ToCaller;
-use super::{Callers, Host};
+use super::{Callers, Host, What};
 use crate::events::Event;
 use crate::outcome::{EXIT_SIGNAL_BASE, EXIT_TIME_LIMIT, End, LimitHit};
 
@@ -31,12 +31,15 @@ impl Host {
         self.clients.clear();
         let mut events: Vec<Event> = std::mem::take(&mut self.running)
             .into_values()
-            .map(|one| Event::ExecEnded {
-                exec: one.exec,
-                code: None,
-                signal: None,
-                error: "the sandbox ended".to_owned(),
-                duration_ms: one.since.elapsed().as_millis() as u64,
+            .filter_map(|one| match one.what {
+                What::Exec(exec) => Some(Event::ExecEnded {
+                    exec,
+                    code: None,
+                    signal: None,
+                    error: "the sandbox ended".to_owned(),
+                    duration_ms: one.since.elapsed().as_millis() as u64,
+                }),
+                What::Read | What::Write => None,
             })
             .collect();
         if let Callers::Anybody {

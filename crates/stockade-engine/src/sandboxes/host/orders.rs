@@ -6,15 +6,15 @@ use std::time::Instant;
 use rustix::net::{SocketFlags, accept_with};
 use stockade_agent::host::Kind;
 use stockade_agent::wire::{
-    CHUNK_BYTES_MAX, ExecSpec, Request, SPEC_BYTES_MAX, Stream, TASKS_MAX, WINDOW_OUT_BYTES,
-    decode, strings,
+    CHUNK_BYTES_MAX, ExecSpec, FileRequest, Request, SPEC_BYTES_MAX, Stream, TASKS_MAX,
+    WINDOW_OUT_BYTES, decode, strings,
 };
 use stockade_policy::path::printable;
 use stockade_sys::rustix;
 
 use super::super::client::{Client, Stage, Telling};
 use super::super::wire::{FromCaller, Outbox, ToCaller};
-use super::{CLIENTS_MAX, Callers, GRACE, Host, Running};
+use super::{CLIENTS_MAX, Callers, GRACE, Host, Running, What};
 use crate::control::is_own;
 use crate::events::Event;
 
@@ -60,7 +60,9 @@ impl Host {
             return;
         };
         one.client = None;
-        one.kill_at = Some(Instant::now() + GRACE);
+        if let What::Exec(_) = one.what {
+            one.kill_at = Some(Instant::now() + GRACE);
+        }
         self.link.send(task, &Request::Cancel);
     }
 
@@ -122,7 +124,7 @@ impl Host {
     ) -> bool {
         let answer = match (&mut *stage, message) {
             (Stage::New(_), FromCaller::Status) => ToCaller::Status {
-                commands: self.running.len() as u32,
+                commands: self.commands() as u32,
                 stopping: self.is_stopping(),
             },
             (Stage::New(_), FromCaller::Stop) => {
@@ -139,6 +141,19 @@ impl Host {
                 }
                 let spec = std::mem::take(spec);
                 match self.execute(id, &spec) {
+                    Ok(running) => {
+                        *stage = running;
+                        return true;
+                    }
+                    Err(reason) => {
+                        *stage = Stage::Closing;
+                        let message = ToCaller::Refused { reason: &reason };
+                        return outbox.push(0, &message, reason.len()).is_ok();
+                    }
+                }
+            }
+            (Stage::New(spec), FromCaller::Task(Request::File(request))) if spec.is_empty() => {
+                match self.begin_file(id, request) {
                     Ok(running) => {
                         *stage = running;
                         return true;
@@ -168,12 +183,6 @@ impl Host {
         let spec = decode::<ExecSpec<'_>>(bytes).ok();
         let spec = spec.filter(|spec| spec.is_sound() && spec.user.is_none());
         let spec = spec.ok_or("the command or its variables are malformed")?;
-        let too_many = || {
-            format!(
-                "{TASKS_MAX} commands run in it already\n  remedy: wait until one ends, or start \
-                 another sandbox"
-            )
-        };
         if self.link.ledger.len() >= TASKS_MAX {
             return Err(too_many());
         }
@@ -189,7 +198,7 @@ impl Host {
         let task = self.link.ledger.begin(Kind::Exec { has_error });
         let task = task.ok_or_else(too_many)?;
         let running = Running {
-            exec,
+            what: What::Exec(exec),
             since: Instant::now(),
             client: Some(id),
             owed: [0; 2],
@@ -201,14 +210,46 @@ impl Host {
         Ok(Stage::Running { task, telling })
     }
 
-    /// Passes on what a caller says of its command; `false` when it may not.
+    /// Has a file read, written, listed, made or described. The error is what
+    /// the caller is told.
+    fn begin_file(&mut self, id: u64, request: &FileRequest<'_>) -> Result<Stage, String> {
+        if self.is_stopping() {
+            return Err("the sandbox is being stopped".to_owned());
+        }
+        if !request.is_sound() {
+            return Err("the path is malformed".to_owned());
+        }
+        let (what, kind) = match request {
+            FileRequest::Read { .. } | FileRequest::List { .. } | FileRequest::Watch { .. } => {
+                (What::Read, Kind::Read)
+            }
+            _ => (What::Write, Kind::Write),
+        };
+        let task = self.link.ledger.begin(kind).ok_or_else(too_many)?;
+        let running = Running {
+            what,
+            since: Instant::now(),
+            client: Some(id),
+            owed: [0; 2],
+            kill_at: None,
+        };
+        self.running.insert(task, running);
+        self.link.send(task, &Request::File(*request));
+        let telling = Telling::of_file(what == What::Read);
+        Ok(Stage::Running { task, telling })
+    }
+
+    /// Passes on what a caller says of its command or file; `false` when it may
+    /// not.
     fn pass_on(&mut self, task: u32, request: &Request<'_>) -> bool {
         // It ended meanwhile.
         let Some(one) = self.running.get_mut(&task) else {
             return true;
         };
         let ledger = &mut self.link.ledger;
+        let is_command = matches!(one.what, What::Exec(_));
         let may = match request {
+            Request::Data(_) | Request::End if one.what == What::Read => false,
             Request::Data(bytes) => {
                 bytes.len() <= CHUNK_BYTES_MAX && ledger.send(task, bytes.len())
             }
@@ -220,8 +261,9 @@ impl Host {
                 }
                 is_owed && ledger.grant(task, *stream, *bytes)
             }
-            Request::Signal { number, .. } => (1..=SIGNAL_MAX).contains(number),
-            Request::End | Request::Resize { .. } => true,
+            Request::Signal { number, .. } => is_command && (1..=SIGNAL_MAX).contains(number),
+            Request::Resize { .. } => is_command,
+            Request::End => true,
             _ => false,
         };
         if may {
@@ -229,4 +271,11 @@ impl Host {
         }
         may
     }
+}
+
+fn too_many() -> String {
+    format!(
+        "{TASKS_MAX} commands run in it already\n  remedy: wait until one ends, or start another \
+         sandbox"
+    )
 }

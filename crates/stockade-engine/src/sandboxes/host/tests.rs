@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use rustix::io::{read, write};
 use rustix::pipe::pipe;
 use stockade_agent::buffer::Inbox;
-use stockade_agent::wire::{ExecSpec, Stream, VERSION, decode, encode, encode_spec};
+use stockade_agent::wire::{
+    ExecSpec, FileRequest, Size, Stream, VERSION, decode, encode, encode_spec,
+};
 
 use stockade_policy::path::AbsolutePath;
 
@@ -337,6 +339,32 @@ fn callers_may_not_say_everything() {
         stage.ask(&caller, &FromCaller::Task(message));
         assert_eq!(told(&caller).last().unwrap(), "the end", "{message:?}");
     }
+    // Of a file that is read: what is for commands, or for one that is written,
+    // would be no request that the agent understands.
+    let size = Size {
+        rows: 1,
+        columns: 1,
+    };
+    for message in [
+        Request::Signal {
+            number: 15,
+            group: true,
+        },
+        Request::Resize { size },
+        Request::Data(b"x"),
+        Request::End,
+        Request::Cancel,
+    ] {
+        let caller = stage.caller();
+        let file = FileRequest::List { path: b"/tmp" };
+        stage.ask(&caller, &FromCaller::Task(Request::File(file)));
+        stage.ask(&caller, &FromCaller::Task(message));
+        assert_eq!(told(&caller).last().unwrap(), "the end", "{message:?}");
+    }
+    let caller = stage.caller();
+    let file = FileRequest::List { path: b"a\0b" };
+    stage.ask(&caller, &FromCaller::Task(Request::File(file)));
+    assert!(told(&caller)[0].contains("malformed"));
 }
 
 #[test]
