@@ -1,38 +1,22 @@
 //! The program as it is delivered, without a sandbox around it.
 
-use std::io::{Read, Write as _};
+use std::io::Read;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use stockade_agent::buffer::{Buffer, Inbox};
 use stockade_agent::files;
-use stockade_agent::host::{Accepted, Kind, Ledger};
-use stockade_agent::wire::{
-    self, ExecSpec, FileRequest, Reply, Request, Size, Status, Stream, VERSION, Write, decode,
-};
-
-/// How long the program may take for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+use stockade_agent::host::Kind;
+use stockade_agent::wire::{ExecSpec, FileRequest, Reply, Request, Size, Status, VERSION, Write};
+use stockade_testkit::agent::{Outcome, Session, spec};
 
 /// The program and the host's end of its channel.
 struct Agent {
     child: Child,
-    channel: UnixStream,
-    inbox: Inbox,
-    ledger: Ledger,
+    session: Session,
     _directory: tempfile::TempDir,
-}
-
-/// What came of a task.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Outcome {
-    output: Vec<u8>,
-    error: Vec<u8>,
-    status: Option<Status>,
-    failed: Option<(i32, String)>,
 }
 
 impl Agent {
@@ -57,115 +41,27 @@ impl Agent {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .unwrap();
-        channel.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut agent = Self {
             child,
-            channel,
-            inbox: Inbox::default(),
-            ledger: Ledger::default(),
+            session: Session::begin(channel),
             _directory: directory,
         };
-        agent.send(0, &Request::Hello { version: VERSION });
-        let greeted = agent.next(|_, reply| matches!(reply, Reply::Hello { .. }));
-        assert!(greeted.1);
+        agent.wait_for_hello();
         agent
     }
+}
 
-    fn send(&mut self, task: u32, request: &Request<'_>) {
-        let mut out = Buffer::new(wire::HEADER_BYTES + wire::BODY_BYTES_MAX);
-        out.frame(task, request).unwrap();
-        self.channel.write_all(out.filled()).unwrap();
+impl Deref for Agent {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
     }
+}
 
-    /// The next reply, which must be acceptable.
-    fn next<T>(&mut self, take: impl FnOnce(u32, &Reply<'_>) -> T) -> (Accepted, T) {
-        loop {
-            if let Some(frame) = self.inbox.first().unwrap() {
-                let reply: Reply<'_> = decode(frame.body).unwrap();
-                let accepted = self.ledger.accept(frame.task, &reply);
-                let accepted = accepted.unwrap_or_else(|error| panic!("{reply:?}: {error}"));
-                let taken = take(frame.task, &reply);
-                let length = frame.length;
-                self.inbox.consume(length);
-                return (accepted, taken);
-            }
-            let length = self.channel.read(self.inbox.free()).unwrap();
-            assert!(length > 0, "the agent is gone");
-            self.inbox.fill(length);
-        }
-    }
-
-    fn exec(&mut self, spec: &ExecSpec<'_>) -> u32 {
-        let has_error = !spec.merged && spec.terminal.is_none();
-        let task = self.ledger.begin(Kind::Exec { has_error }).unwrap();
-        let bytes = postcard::to_allocvec(spec).unwrap();
-        let pieces: Vec<_> = bytes.chunks(60_000).collect();
-        let (last, parts) = pieces.split_last().unwrap();
-        for part in parts {
-            self.send(task, &Request::Part(part));
-        }
-        self.send(task, &Request::Exec(last));
-        task
-    }
-
-    fn file(&mut self, kind: Kind, request: FileRequest<'_>) -> u32 {
-        let task = self.ledger.begin(kind).unwrap();
-        self.send(task, &Request::File(request));
-        task
-    }
-
-    fn give(&mut self, task: u32, bytes: &[u8]) {
-        for piece in bytes.chunks(wire::CHUNK_BYTES_MAX) {
-            while self.ledger.may_send(task) < piece.len() {
-                self.next(|_, reply| {
-                    assert!(matches!(
-                        reply,
-                        Reply::Credit { .. } | Reply::Started { .. }
-                    ))
-                });
-            }
-            assert!(self.ledger.send(task, piece.len()));
-            self.send(task, &Request::Data(piece));
-        }
-        self.send(task, &Request::End);
-    }
-
-    /// Everything until one task is over.
-    fn finish(&mut self, task: u32) -> Outcome {
-        let mut outcome = Outcome::default();
-        loop {
-            let (accepted, more) = self.next(|of, reply| {
-                assert_eq!(of, task);
-                match reply {
-                    Reply::Data { stream, bytes } => {
-                        match stream {
-                            Stream::Output => outcome.output.extend_from_slice(bytes),
-                            Stream::Error => outcome.error.extend_from_slice(bytes),
-                        }
-                        return Some((*stream, bytes.len() as u32));
-                    }
-                    Reply::Ended { status } => outcome.status = Some(*status),
-                    Reply::Failed { errno, reason } => {
-                        outcome.failed = Some((*errno, (*reason).to_owned()));
-                    }
-                    _ => {}
-                }
-                None
-            });
-            if accepted == Accepted::Over {
-                return outcome;
-            }
-            if let Some((stream, bytes)) = more {
-                assert!(self.ledger.grant(task, stream, bytes));
-                self.send(task, &Request::Credit { stream, bytes });
-            }
-        }
-    }
-
-    fn shell(&mut self, script: &str) -> Outcome {
-        let arguments = [b"sh\0-c\0", script.as_bytes(), b"\0"].concat();
-        let task = self.exec(&spec(&arguments));
-        self.finish(task)
+impl DerefMut for Agent {
+    fn deref_mut(&mut self) -> &mut Session {
+        &mut self.session
     }
 }
 
@@ -176,18 +72,6 @@ impl Drop for Agent {
         if !std::thread::panicking() {
             assert!(status.success(), "{status:?}");
         }
-    }
-}
-
-fn spec(arguments: &[u8]) -> ExecSpec<'_> {
-    ExecSpec {
-        arguments,
-        environment: b"",
-        directory: b"",
-        user: None,
-        terminal: None,
-        input: false,
-        merged: false,
     }
 }
 

@@ -22,6 +22,8 @@ pub enum Kind {
     Read,
     /// A file that is written.
     Write,
+    /// The clock that is set: it is done or failed, without having started.
+    Clock,
 }
 
 /// Why an agent is not believed.
@@ -111,11 +113,11 @@ impl Ledger {
         let open = match kind {
             Kind::Exec { has_error } => [true, has_error],
             Kind::Read => [true, false],
-            Kind::Write => [false, false],
+            Kind::Write | Kind::Clock => [false, false],
         };
         let account = Account {
             kind,
-            started: false,
+            started: kind == Kind::Clock,
             open,
             credit: [WINDOW_OUT_BYTES; 2],
             input: WINDOW_IN_BYTES,
@@ -207,7 +209,7 @@ impl Account {
             Reply::End { stream } if is_exec && self.started && self.open[*stream as usize] => {
                 self.open[*stream as usize] = false;
             }
-            Reply::Credit { bytes } if self.kind != Kind::Read => {
+            Reply::Credit { bytes } if !matches!(self.kind, Kind::Read | Kind::Clock) => {
                 let sum = self.input.checked_add(*bytes);
                 self.input = sum
                     .filter(|&sum| sum <= WINDOW_IN_BYTES)
@@ -288,6 +290,29 @@ mod tests {
         ledger.accept(task, &end(Stream::Error)).unwrap();
         assert_eq!(ledger.accept(task, &ended), Ok(Accepted::Over));
         assert!(ledger.accept(task, &ended).is_err());
+    }
+
+    #[test]
+    fn a_clock_is_set_or_not_and_says_nothing_else() {
+        let mut ledger = greeted();
+        let clock = |ledger: &mut Ledger| ledger.begin(Kind::Clock).unwrap();
+        let task = clock(&mut ledger);
+        for reply in [
+            Reply::Started { process: 0 },
+            Reply::Credit { bytes: 0 },
+            Reply::End {
+                stream: Stream::Output,
+            },
+        ] {
+            assert!(ledger.accept(task, &reply).is_err(), "{reply:?}");
+        }
+        assert_eq!(ledger.accept(task, &Reply::Done), Ok(Accepted::Over));
+        let task = clock(&mut ledger);
+        let failed = Reply::Failed {
+            errno: 1,
+            reason: "",
+        };
+        assert_eq!(ledger.accept(task, &failed), Ok(Accepted::Over));
     }
 
     #[test]

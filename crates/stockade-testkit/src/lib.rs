@@ -4,7 +4,9 @@
 //! mounts or changes namespaces, and only processes that a test started are
 //! ended.
 
+pub mod agent;
 pub mod image;
+pub mod machine;
 pub mod net;
 pub mod planted;
 pub mod pty;

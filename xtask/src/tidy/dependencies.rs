@@ -79,6 +79,11 @@ const BOUNDARIES: &[Boundary] = &[
         outside: Outside::Not(RUNTIMES),
     },
     Boundary {
+        name: "stockade-vm",
+        workspace: &["stockade-sys"],
+        outside: Outside::Not(RUNTIMES),
+    },
+    Boundary {
         name: "stockade-workspace",
         workspace: &["stockade-policy", "stockade-sys"],
         outside: Outside::Not(RUNTIMES),
@@ -119,7 +124,12 @@ const BOUNDARIES: &[Boundary] = &[
     },
     Boundary {
         name: "stockade-testkit",
-        workspace: &["stockade-attacks", "stockade-policy", "stockade-sys"],
+        workspace: &[
+            "stockade-agent",
+            "stockade-attacks",
+            "stockade-policy",
+            "stockade-sys",
+        ],
         outside: Outside::Any,
     },
     Boundary {

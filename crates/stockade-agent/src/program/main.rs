@@ -1,4 +1,5 @@
-//! The program `stockade-agent`: serves one session on descriptor 3.
+//! The program `stockade-agent`: serves one session on descriptor 3, or, as a
+//! machine's first program, on the port to the host.
 //!
 //! It brings no C library, so that it runs whatever the view holds, and is
 //! executed from a memory file, so that the view holds nothing of it.
@@ -8,11 +9,16 @@
 
 extern crate alloc;
 
+mod guest;
 mod kernel;
 mod raw;
 mod serve;
 
 /// Called by the entry point; what it returns is the exit code.
 fn main() -> i32 {
-    serve::serve()
+    let channel = match guest::is_first_program() {
+        true => guest::enter(),
+        false => Ok(raw::channel()),
+    };
+    channel.map_or(serve::EXIT_FAILED, serve::serve)
 }

@@ -56,13 +56,18 @@ static ARGUMENT: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
 /// First of the pointers to the variables of this program, a null after them.
 static ENVIRONMENT: AtomicPtr<*const c_char> = AtomicPtr::new(ptr::null_mut());
+/// No variable.
+static NOTHING: Cell<[*const c_char; 1]> = Cell(UnsafeCell::new([null()]));
+/// The first argument of this program.
+static NAME: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
 /// # Safety
 /// `stack` is what the kernel left: a count, so many arguments, a null, the
 /// variables, a null.
 unsafe extern "C" fn begin(stack: *const usize) -> ! {
     // SAFETY: the caller's contract; the stack stays as it is.
-    let variables = unsafe { stack.add(2 + *stack) };
+    let (name, variables) = unsafe { (*stack.add(1), stack.add(2 + *stack)) };
+    NAME.store(name as *mut c_char, Ordering::Relaxed);
     ENVIRONMENT.store(variables.cast_mut().cast(), Ordering::Relaxed);
     // SAFETY: behind the count and the first argument stands the second, or the
     // null that ends them.
@@ -76,6 +81,21 @@ pub fn argument() -> Option<&'static CStr> {
     let argument = ARGUMENT.load(Ordering::Relaxed).cast_const();
     // SAFETY: `begin` left what the kernel put there, a string with a NUL.
     (!argument.is_null()).then(|| unsafe { CStr::from_ptr(argument) })
+}
+
+/// The name under which this program was started; empty without one.
+pub fn name_of_program() -> &'static CStr {
+    let name = NAME.load(Ordering::Relaxed);
+    match name.is_null() {
+        true => c"",
+        // SAFETY: `begin` left what the kernel put there, with a NUL behind it.
+        false => unsafe { CStr::from_ptr(name) },
+    }
+}
+
+/// From here on this program has no variables.
+pub fn forget_environment() {
+    ENVIRONMENT.store(NOTHING.0.get().cast(), Ordering::Relaxed);
 }
 
 /// The variables of this program.
@@ -140,6 +160,7 @@ unsafe fn call(number: usize, a: [usize; 5]) -> isize {
 mod number {
     pub const RT_SIGPROCMASK: usize = 14;
     pub const IOCTL: usize = 16;
+    pub const SOCKET: usize = 41;
     pub const CLONE: usize = 56;
     pub const EXECVE: usize = 59;
     pub const DUP3: usize = 292;
@@ -151,6 +172,7 @@ mod number {
 mod number {
     pub const RT_SIGPROCMASK: usize = 135;
     pub const IOCTL: usize = 29;
+    pub const SOCKET: usize = 198;
     pub const CLONE: usize = 220;
     pub const EXECVE: usize = 221;
     pub const DUP3: usize = 24;
@@ -273,6 +295,79 @@ pub fn terminal_number(master: &OwnedFd) -> Result<u32, Errno> {
     // SAFETY: the call writes one number of this size there.
     check(unsafe { call(number::IOCTL, arguments) })?;
     Ok(number)
+}
+
+/// A network card with one address of version 4.
+pub struct Interface<'a> {
+    pub name: &'a CStr,
+    pub address: [u8; 4],
+    pub mask: [u8; 4],
+    pub gateway: [u8; 4],
+}
+
+/// What netdevice(7) and rtentry(7) take: 40 or 120 bytes, and more here.
+type Request = [u8; 128];
+
+/// The address of version 4 as a `struct sockaddr` (ip(7)) at `offset`.
+fn put_address(request: &mut Request, offset: usize, address: [u8; 4]) {
+    const AF_INET: u16 = 2;
+    request[offset..offset + 2].copy_from_slice(&AF_INET.to_ne_bytes());
+    request[offset + 4..offset + 8].copy_from_slice(&address);
+}
+
+/// A request about one card, with nothing but its name.
+fn about(name: &CStr) -> Result<Request, Errno> {
+    let mut request = [0; 128];
+    let name = name.to_bytes();
+    // With a NUL behind it, IFNAMSIZ at most.
+    let target = request[..15].get_mut(..name.len());
+    target.ok_or(Errno::INVAL)?.copy_from_slice(name);
+    Ok(request)
+}
+
+fn ask(number: usize, request: &mut Request) -> Result<(), Errno> {
+    const AF_INET: usize = 2;
+    const DATAGRAM_CLOEXEC: usize = 2 | 0o2000000;
+    // SAFETY: takes integers.
+    let socket = check(unsafe { call(number::SOCKET, [AF_INET, DATAGRAM_CLOEXEC, 0, 0, 0]) })?;
+    // SAFETY: the kernel made it for us.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket as i32) };
+    let request = request.as_mut_ptr() as usize;
+    let arguments = [socket.as_raw_fd() as usize, number, request, 0, 0];
+    // SAFETY: the requests of this module read and write less than 128 bytes,
+    // and hold no pointer that is not null.
+    check(unsafe { call(number::IOCTL, arguments) })?;
+    Ok(())
+}
+
+/// Brings a network interface up.
+pub fn bring_up(name: &CStr) -> Result<(), Errno> {
+    const SET_FLAGS: usize = 0x8914;
+    const UP_RUNNING_MULTICAST: u16 = 0x1 | 0x40 | 0x1000;
+    let mut request = about(name)?;
+    request[16..18].copy_from_slice(&UP_RUNNING_MULTICAST.to_ne_bytes());
+    ask(SET_FLAGS, &mut request)
+}
+
+/// Gives a card its address and brings it up, with a route to everywhere.
+pub fn configure(card: &Interface<'_>) -> Result<(), Errno> {
+    const SET_ADDRESS: usize = 0x8916;
+    const SET_MASK: usize = 0x891c;
+    const ADD_ROUTE: usize = 0x890b;
+    const UP_GATEWAY: u16 = 1 | 2;
+    for (number, address) in [(SET_ADDRESS, card.address), (SET_MASK, card.mask)] {
+        let mut request = about(card.name)?;
+        put_address(&mut request, 16, address);
+        ask(number, &mut request)?;
+    }
+    bring_up(card.name)?;
+    // struct rtentry: target, gateway and mask from byte 8 on, then flags.
+    let mut route = [0; 128];
+    put_address(&mut route, 8, [0; 4]);
+    put_address(&mut route, 24, card.gateway);
+    put_address(&mut route, 40, [0; 4]);
+    route[56..58].copy_from_slice(&UP_GATEWAY.to_ne_bytes());
+    ask(ADD_ROUTE, &mut route)
 }
 
 /// Most variables that the agent itself may have been given.

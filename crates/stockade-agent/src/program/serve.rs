@@ -17,12 +17,12 @@ const PARTS_MAX: usize = 4;
 const POLLED_MAX: usize = 2 + TASKS_MAX * PARTS_MAX;
 
 const EXIT_DONE: i32 = 0;
-const EXIT_FAILED: i32 = 125;
+pub const EXIT_FAILED: i32 = 125;
 
 /// Serves until the host says otherwise or goes away.
-pub fn serve() -> i32 {
-    match prepared() {
-        Ok((channel, signals)) => {
+pub fn serve(channel: OwnedFd) -> i32 {
+    match prepared(&channel) {
+        Ok(signals) => {
             let mut agent = Agent {
                 session: Session::new(Kernel),
                 inbox: Inbox::default(),
@@ -35,18 +35,17 @@ pub fn serve() -> i32 {
     }
 }
 
-fn prepared() -> Result<(OwnedFd, OwnedFd), stockade_agent::system::Errno> {
+fn prepared(channel: &OwnedFd) -> Result<OwnedFd, stockade_agent::system::Errno> {
     let failed = |error: Errno| stockade_agent::system::Errno(error.raw_os_error());
     raw::hide_memory()?;
     raw::take_name()?;
     if let Some(mask) = raw::argument().and_then(octal) {
         umask(Mode::from_raw_mode(mask));
     }
-    let channel = raw::channel();
-    fcntl_setfd(&channel, FdFlags::CLOEXEC).map_err(failed)?;
-    let flags = fcntl_getfl(&channel).map_err(failed)?;
-    fcntl_setfl(&channel, flags | OFlags::NONBLOCK).map_err(failed)?;
-    Ok((channel, raw::take_signals()?))
+    fcntl_setfd(channel, FdFlags::CLOEXEC).map_err(failed)?;
+    let flags = fcntl_getfl(channel).map_err(failed)?;
+    fcntl_setfl(channel, flags | OFlags::NONBLOCK).map_err(failed)?;
+    raw::take_signals()
 }
 
 /// A umask as shells write it. The launcher sets it where it starts the agent

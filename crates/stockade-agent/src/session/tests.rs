@@ -147,8 +147,13 @@ impl Host {
     fn begin(&mut self, session: &mut Session<ChanceKernel>) {
         let has_error = self.chance.one_in(2);
         let is_terminal = !has_error && self.chance.one_in(2);
-        let kinds = [Kind::Exec { has_error }, Kind::Read, Kind::Write];
-        let kind = kinds[self.chance.below(3)];
+        let kinds = [
+            Kind::Exec { has_error },
+            Kind::Read,
+            Kind::Write,
+            Kind::Clock,
+        ];
+        let kind = kinds[self.chance.below(4)];
         let Some(id) = self.ledger.begin(kind) else {
             return;
         };
@@ -199,6 +204,16 @@ impl Host {
                 session
                     .receive(id, &frame(id, &Request::File(write)))
                     .unwrap();
+            }
+            Kind::Clock => {
+                let (seconds, nanoseconds) = (1, 2);
+                let clock = Request::SetClock {
+                    seconds,
+                    nanoseconds,
+                };
+                session.receive(id, &frame(id, &clock)).unwrap();
+                // It is over with its answer.
+                return;
             }
         }
         let task = Task {
