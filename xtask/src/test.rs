@@ -19,7 +19,7 @@ use std::process::ExitStatus;
 /// As an ordinary user: the same without the half that runs as root; missing packages are named.
 ///
 /// A test that the machine cannot run prints why and is counted as skipped. Abilities named in
-/// STOCKADE_REQUIRE (by default all: userns, landlock, seccomp, and cgroup for root) must not be
+/// STOCKADE_REQUIRE (by default all: userns, landlock, seccomp, gvisor, and cgroup for root) must not be
 /// the reason for a skip; set STOCKADE_REQUIRE= to allow every skip.
 #[derive(clap::Args)]
 pub struct Options {
@@ -32,7 +32,7 @@ pub struct Options {
 }
 
 /// What a machine must be able to do unless `STOCKADE_REQUIRE` says otherwise.
-const REQUIRED: &[&str] = &["userns", "landlock", "seccomp"];
+const REQUIRED: &[&str] = &["userns", "landlock", "seccomp", "gvisor"];
 /// What root must be able to do besides.
 const REQUIRED_OF_ROOT: &[&str] = &["cgroup"];
 /// The packages whose integration tests run the product from end to end.

@@ -12,7 +12,9 @@ mod runner;
 mod stage;
 mod table;
 mod verdict;
+mod within;
 
+pub use corpus::guarded::is_planted;
 pub use inside::{ON_TERMINAL, inside};
 pub use runner::{SMALL, Start, run};
 pub use stage::{SmallLimits, Stage};

@@ -10,7 +10,7 @@ mod probes;
 
 use std::io;
 
-use stockade_policy::facts::{Ability, Architecture, ControlGroups};
+use stockade_policy::facts::{Ability, Architecture, ControlGroups, Gvisor};
 use stockade_policy::guarantee::Guarantee;
 use stockade_policy::plan::{Action, Form, Hold, Plan, Unenforceable};
 use stockade_sys::rustix::process::geteuid;
@@ -143,6 +143,7 @@ fn basic_checks(here: &Circumstances) -> Vec<Check> {
         check("control groups", control_groups()),
         check("devices", devices()),
         check("state", state()),
+        check("gvisor", gvisor()),
     ]
 }
 
@@ -209,6 +210,20 @@ fn devices() -> Result<String, Cause> {
         })?;
     }
     Ok(format!("{} can be opened", probes::DEVICES.join(", ")))
+}
+
+/// Only a run tries it: to start it takes some tenths of a second.
+fn gvisor() -> Result<String, Cause> {
+    match probe::gvisor::found() {
+        Gvisor::Found(runsc) => Ok(format!(
+            "{} {}, on the platform systrap; for wall = \"gvisor\"",
+            runsc.program, runsc.version
+        )),
+        Gvisor::Missing { reason, remedy } => Err(cause::of(
+            format!("{reason}; only wall = \"gvisor\" needs it"),
+            remedy,
+        )),
+    }
 }
 
 fn state() -> Result<String, Cause> {

@@ -5,6 +5,7 @@
 //! is what stands at the name afterwards, for everyone.
 
 use super::{attacks, workspace_path};
+use crate::inside::has_own_kernel;
 use crate::{Stage, Verdict};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use std::fs;
@@ -55,6 +56,27 @@ attacks! {
         => |stage| planted(stage, "race", &[".vscode/tasks.json"], race);
 }
 
+/// Whether anything that these attacks write stands below a directory, which is
+/// the workspace as everybody outside sees it.
+pub fn is_planted(directory: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        let found = match (kind.is_dir(), kind.is_file()) {
+            (true, _) => is_planted(&entry.path())?,
+            (_, true) => {
+                let content = fs::read(entry.path())?;
+                content == MARK || content == SETTINGS
+            }
+            _ => false,
+        };
+        if found {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// What an attack writes: a setting that git would run, and a script.
 const MARK: &[u8] = b"#!/bin/sh\n#[core]\necho attacked\n";
 const SETTINGS: &[u8] = b"[core]\n\trepositoryformatversion = 0\n\tfsmonitor = echo attacked\n";
@@ -103,8 +125,11 @@ fn planted(
             Err(_) if planted.is_ok() => Verdict::Stopped("kept aside".into()),
             Err(_) => Verdict::of(planted, |()| String::new()),
         };
-        // What of it cannot be removed goes with the workspace.
-        drop(fs::remove_dir_all(&place));
+        // What of it cannot be removed goes with the workspace. Where it waits in
+        // a layer, it is looked for outside.
+        if !has_own_kernel() {
+            drop(fs::remove_dir_all(&place));
+        }
         verdict
     }))
 }

@@ -2,7 +2,7 @@
 
 mod calls;
 mod entry;
-mod guarded;
+pub(crate) mod guarded;
 mod limits;
 mod network;
 mod objects;

@@ -1,6 +1,7 @@
 //! Attacks on what may be written: FS2 and FS6.
 
 use super::{attacks, create_in, open, open_for_writing, same_mode, tidy, workspace_path};
+use crate::inside::has_own_kernel;
 use crate::verdict::error_name;
 use crate::{Stage, Verdict};
 use rustix::fs::{AtFlags, CWD, OFlags};
@@ -129,7 +130,10 @@ fn create_in_system(stage: &Stage) -> Verdict {
         "/sys",
     ];
     let above = above_workspace(stage);
+    // In a kernel of the sandbox's own that is that kernel's.
+    let own = |path: &&Path| has_own_kernel() && **path == *Path::new("/dev");
     let all = directories.iter().map(Path::new).chain(above);
+    let all = all.filter(|path| !own(path));
     Verdict::all(all.map(create_in))
 }
 
@@ -161,7 +165,9 @@ fn own_executable(stage: &Stage) -> Verdict {
     let beside = path.parent().map(|directory| {
         let created = create_in(directory);
         // A program in the user's own /var/tmp is brought into a private one.
-        match (&created, same_device(&path, directory)) {
+        // A kernel of the sandbox's own shows all parts of the view as one device.
+        let private = has_own_kernel() && directory.starts_with("/var/tmp");
+        match (&created, same_device(&path, directory) && !private) {
             (Verdict::Escaped(_), false) => {
                 Verdict::Stopped("the directory is of another file system".into())
             }

@@ -15,7 +15,7 @@ use stockade_sys::rustix;
 const PLACES: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/usr/sbin"];
 /// First release that is used. Those before have no systrap, or an unfinished
 /// one, and do not pass descriptors on.
-const RELEASE_MIN: u32 = 2024_01_01;
+const RELEASE_MIN: u32 = 20_240_101;
 /// How it gets there.
 const REMEDY: &str = "`apt install -t bookworm-backports runsc`, or put runsc of \
                       https://gvisor.dev/docs/user_guide/install/ into /usr/local/bin";
@@ -109,9 +109,9 @@ mod tests {
 
     #[test]
     fn the_date_is_found_in_each_kind_of_version() {
-        assert_eq!(release("release-20240729.0"), Some(2024_07_29));
-        assert_eq!(release("0.0~20240729.0"), Some(2024_07_29));
-        assert_eq!(release("release-20221219.0-3-gabcdef"), Some(2022_12_19));
+        assert_eq!(release("release-20240729.0"), Some(20_240_729));
+        assert_eq!(release("0.0~20240729.0"), Some(20_240_729));
+        assert_eq!(release("release-20221219.0-3-gabcdef"), Some(20_221_219));
         assert_eq!(release("VERSION_MISSING"), None);
     }
 

@@ -370,6 +370,7 @@ mod tests {
                 "guarantees",
                 "guard",
                 "image",
+                "kernel",
                 "limits",
                 "masks",
                 "nested_sandbox",

@@ -30,7 +30,7 @@ pub struct Args {
     /// Run hostile programs inside and show which of them were stopped
     #[arg(long)]
     attack: bool,
-    /// Attack the command behind this wall: `process` or `container`
+    /// Attack the command behind this wall: `process`, `container`, `gvisor`
     #[arg(long, value_name = "WALL", requires = "attack", value_parser = wall)]
     wall: Option<Wall>,
     /// Attack behind every wall, and print which guarantee each of them holds

@@ -15,8 +15,9 @@ pub struct PolicyOptions {
     /// stockade.toml, else with a .git, else the current directory
     #[arg(long, value_name = "DIR")]
     project: Option<PathBuf>,
-    /// The wall: `process`, or `container` with limits that the kernel counts
-    /// exactly; the strongest of all files and options wins
+    /// The wall: `process`, `container` with limits that the kernel counts
+    /// exactly, or `gvisor` with a kernel of its own besides; the strongest of
+    /// all files and options wins
     #[arg(long, value_name = "WALL")]
     wall: Option<String>,
     /// Run on an imported image instead of the host's system directories

@@ -12,9 +12,10 @@ use std::process::{Command, Stdio};
 use anyhow::Context;
 use serde_json::Value;
 use stockade_attacks::bait::{Bait, Layout};
-use stockade_attacks::{Needs, Start, Table, Verdict};
+use stockade_attacks::{Needs, Start, Table, Verdict, is_planted};
 use stockade_engine::probe;
 use stockade_policy::facts::ControlGroups;
+use stockade_policy::guarantee::Guarantee;
 use stockade_policy::plan::Wall;
 use stockade_sys::rustix::process::geteuid;
 use stockade_sys::signal::{self, Signals};
@@ -111,8 +112,20 @@ pub fn attacked(wall: Wall) -> anyhow::Result<Attacked> {
             128 + arrived.number as u8,
         )));
     }
+    if wall.has_own_kernel() && !is_planted(&workspace).context("cannot look at the project")? {
+        excuse_what_waits(&mut table);
+    }
     excuse_what_the_plan_gives_up(&mut table, &claims);
     Ok(Attacked::Done { claims, table })
+}
+
+/// A wall with a kernel of its own keeps no guard over a live workspace, and is
+/// refused under one; its writes are a layer's.
+fn workspace_mode(wall: Wall) -> [&'static str; 2] {
+    match wall.has_own_kernel() {
+        true => ["--workspace", "review"],
+        false => ["--workspace", "live"],
+    }
 }
 
 /// What the plan of the default policy says of each guarantee, or the refusal.
@@ -126,6 +139,7 @@ fn claims(
     explain
         .args(["explain", "--json", "--wall", wall.word(), "--project"])
         .arg(workspace)
+        .args(workspace_mode(wall))
         .args(["--", "true"])
         .current_dir(workspace)
         .env("HOME", home)
@@ -166,6 +180,7 @@ fn front(program: &Path, wall: Wall, start: &Start) -> Vec<OsString> {
     ];
     line.extend(options.map(OsString::from));
     line.push(start.workspace.clone().into());
+    line.extend(workspace_mode(wall).map(OsString::from));
     if let Some(limits) = start.limits {
         line.extend(
             [
@@ -181,6 +196,17 @@ fn front(program: &Path, wall: Wall, start: &Start) -> Vec<OsString> {
     line.push(program.into());
     line.push(INSIDE.into());
     line
+}
+
+/// Guarded names that a run sees in its own layer are active nowhere: nothing of
+/// them is in the project, as was just seen.
+fn excuse_what_waits(table: &mut Table) {
+    for row in &mut table.rows {
+        if row.guarantee == Guarantee::FS4 && matches!(row.verdict, Verdict::Escaped(_)) {
+            let how = "it waits in the run's own layer; nothing of it is in the project";
+            row.verdict = Verdict::Stopped(how.into());
+        }
+    }
 }
 
 /// What the plan itself says that it does not hold breaks no promise, and does
