@@ -10,6 +10,7 @@ pub mod machine;
 pub mod net;
 pub mod planted;
 pub mod pty;
+pub mod sbpl;
 pub mod tools;
 
 use std::ffi::OsStr;
