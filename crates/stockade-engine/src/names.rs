@@ -292,7 +292,7 @@ fn start(listener: Listener, first: Notification, plans: Plans) -> io::Result<St
             // supervisor's work.
             let view = match plans.form {
                 Form::Namespaces => Some(&plans.view),
-                Form::LandlockOnly => None,
+                Form::LandlockOnly | Form::Seatbelt => None,
             };
             let terms = Terms {
                 run: plans.run.as_str().to_owned(),

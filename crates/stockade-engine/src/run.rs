@@ -421,12 +421,26 @@ fn no_namespaces(wall: &'static str) -> Unenforceable {
     }
 }
 
+/// Why a plan for macOS is only explained here.
+fn only_on_macos() -> Unenforceable {
+    Unenforceable {
+        guarantee: Guarantee::FS1,
+        wall: Wall::Seatbelt.word(),
+        reason: "this wall is macOS's: Linux has no Seatbelt".into(),
+        remedy: "use wall = \"process\", or `stockade explain` to see what a Mac would apply"
+            .into(),
+    }
+}
+
 fn begin(
     request: &Request,
     planned: &Planned,
     prepared: Prepared,
     hosting: Option<Hosting>,
 ) -> Result<Finished, Refusal> {
+    if planned.plan.wall == Wall::Seatbelt {
+        return Err(Refusal::Unenforceable(vec![only_on_macos()]));
+    }
     let run = RunId::generate().map_err(|error| Refusal::System {
         what: "the id of the run",
         error,

@@ -18,6 +18,7 @@ mod machine;
 pub(crate) mod network;
 pub(crate) mod places;
 mod questions;
+mod seatbelt;
 pub(crate) mod secrets;
 mod sockets;
 mod steps;
@@ -56,6 +57,7 @@ pub fn compile(
 ) -> Result<Plan, Vec<Unenforceable>> {
     let mut findings = findings::Findings::new(policy);
     machine::check(policy, facts, &mut findings);
+    seatbelt::check(policy, &mut findings);
     let directory = places::check(policy, facts, &command, &mut findings);
     guarded::say_what_is_weakened(policy, &mut findings);
     let limits = limits::resolve(policy, facts, &mut findings);
@@ -69,6 +71,7 @@ pub fn compile(
         limits: &limits,
         directory: &directory,
         network: opened.as_ref(),
+        profile: seatbelt::profile(policy, &view, opened.as_ref(), &mut findings),
     };
     let steps = steps::in_order(&parts);
     let network = opened.map(|opened| opened.plan);

@@ -213,6 +213,13 @@ impl Judge<'_> {
         let Some(guarded) = guarded.filter(|_| self.plan.keeps_guard()) else {
             return permit(granted, None);
         };
+        if self.plan.form == Form::Seatbelt && guarded.strength == Strength::Hold {
+            let reason = format!(
+                "it is guarded ({}), and Seatbelt can only refuse what would be kept for approval",
+                guarded.rule.reason
+            );
+            return self.denied(&guarded.rule, reason, Grantable::ByChange);
+        }
         let condition = match guarded.judged {
             Judged::Always => "",
             Judged::GitConfig => " where its keys run something",
@@ -262,6 +269,10 @@ impl Judge<'_> {
         if leads_to_grant && self.need == Need::Read {
             let rule = default_rule("directories on the way to a grant exist, and nothing else");
             return permit(&rule, Some("holds only what is granted below it"));
+        }
+        if plan.form == Form::Seatbelt && self.path.is_root() && self.need == Need::Read {
+            let rule = default_rule("no program of macOS starts without the names in /");
+            return permit(&rule, Some("names only"));
         }
         let rule = default_rule("what no rule grants is absent");
         self.absent(&rule, "no rule grants it".to_owned())
@@ -364,7 +375,7 @@ fn connect(plan: &Plan, question: &Question, host: &str, port: u16, now_unix: u6
     let Some(network) = &plan.network else {
         let rule = network_rule("an empty list denies all");
         let grant = match plan.form {
-            Form::Namespaces => grant_of(&destination),
+            Form::Namespaces | Form::Seatbelt => grant_of(&destination),
             Form::LandlockOnly => None,
         };
         let reason = "the network is denied as a whole".to_owned();
@@ -409,7 +420,7 @@ fn own_loopback(plan: &Plan, destination: &Destination) -> Option<Decision> {
         Host::Address(address) => address.is_loopback(),
         Host::Name(name) => name.labels().next_back() == Some("localhost"),
     };
-    if !loopback || plan.form != Form::Namespaces {
+    if !loopback || plan.form == Form::LandlockOnly {
         return None;
     }
     let offered = plan
@@ -417,6 +428,10 @@ fn own_loopback(plan: &Plan, destination: &Destination) -> Option<Decision> {
         .iter()
         .flat_map(|network| &network.host_ports)
         .find(|offer| offer.port == destination.port());
+    if offered.is_none() && plan.form == Form::Seatbelt {
+        // The loopback is the host's.
+        return None;
+    }
     let Some(offer) = offered else {
         let rule = Rule {
             id: "built-in.loopback".to_owned(),

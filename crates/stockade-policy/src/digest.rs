@@ -246,6 +246,7 @@ impl Canonical for Wall {
             Self::Container => 1,
             Self::Gvisor => 2,
             Self::Microvm => 3,
+            Self::Seatbelt => 16,
         });
     }
 }
@@ -263,6 +264,7 @@ impl Canonical for Form {
         encoder.tag(match self {
             Self::Namespaces => 0,
             Self::LandlockOnly => 1,
+            Self::Seatbelt => 2,
         });
     }
 }
@@ -411,6 +413,7 @@ impl Canonical for Action {
             Self::GuestBundle { path } => variant!(encoder, 43, path),
             Self::SeeGuestKernel => variant!(encoder, 44),
             Self::Seccomp { program } => variant!(encoder, 30, program),
+            Self::Seatbelt { profile } => variant!(encoder, 48, profile),
             Self::BindWithout {
                 source,
                 path,

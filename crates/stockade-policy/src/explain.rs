@@ -61,6 +61,7 @@ pub fn text(plan: &Plan, style: Style, detail: Detail) -> String {
                 wall.word()
             )
         }
+        (Wall::Seatbelt, _) => "Wall seatbelt, with a profile for sandbox-exec (macOS)".to_owned(),
         (wall, _) => format!(
             "Wall {}, with namespaces, Landlock and seccomp",
             wall.word()
@@ -254,6 +255,10 @@ fn environment(page: &mut Page, plan: &Plan) {
 
 fn system_calls(page: &mut Page, plan: &Plan, detail: Detail) {
     page.heading("System calls");
+    if plan.form == Form::Seatbelt {
+        page.item("no filter: macOS lets no program load one");
+        return;
+    }
     let instructions = plan.steps.iter().find_map(|step| match &step.action {
         Action::Seccomp { program } => Some(program.len()),
         _ => None,
@@ -342,6 +347,11 @@ fn steps(page: &mut Page, plan: &Plan) {
     for (index, step) in plan.steps.iter().enumerate() {
         let holds: Vec<&str> = step.holds.iter().map(|guarantee| guarantee.id()).collect();
         page.item(format!("{index:>3} {}  {}", step.name, holds.join(" ")).trim_end());
+        if let Action::Seatbelt { profile } = &step.action {
+            profile
+                .lines()
+                .for_each(|line| page.item(&format!("    {line}")));
+        }
     }
 }
 

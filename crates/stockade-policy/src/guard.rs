@@ -12,7 +12,7 @@
 
 mod data;
 mod hooks;
-mod pattern;
+pub(crate) mod pattern;
 mod verdict;
 
 use std::collections::HashMap;
@@ -128,10 +128,10 @@ struct Table {
 }
 
 #[derive(Clone, Debug)]
-struct Compiled {
-    pattern: Pattern,
+pub(crate) struct Compiled {
+    pub(crate) pattern: Pattern,
     /// Only hooks count: not the samples that git lays beside them.
-    hooks: bool,
+    pub(crate) hooks: bool,
 }
 
 /// Which rules a path can concern, by one literal component of each.
@@ -347,7 +347,7 @@ impl fmt::Debug for Guard {
     }
 }
 
-fn compile(entry: &Entry) -> Compiled {
+pub(crate) fn compile(entry: &Entry) -> Compiled {
     let built_in = entry.rule.kind != Kind::Custom;
     Compiled {
         pattern: match built_in {

@@ -120,6 +120,7 @@ static KEYS: &[Key] = &[
             "container",
             "gvisor",
             "microvm",
+            "seatbelt",
             "at-least:process",
             "at-least:container",
             "at-least:gvisor",

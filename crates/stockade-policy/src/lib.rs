@@ -30,6 +30,7 @@ pub mod policy;
 pub mod presets;
 pub mod problem;
 pub mod schema;
+pub mod seatbelt;
 pub mod seccomp;
 pub mod sets;
 pub mod validate;

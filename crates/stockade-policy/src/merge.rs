@@ -171,6 +171,7 @@ impl<'a> Merger<'a> {
             ..
         } = granted;
         let (write, read) = self.narrowed_paths(write, read);
+        let wall = wall(&self.all);
         let path_grant = |item: Item<GrantTarget>| PathGrant {
             target: item.value,
             rule: item.rule,
@@ -179,9 +180,12 @@ impl<'a> Merger<'a> {
         let weaken = self.taken_away(weaken, |policy| &policy.weaken);
         let caches = self.taken_away(caches, |policy| &policy.caches);
         Policy {
-            wall: wall(&self.all),
+            form: match wall.0 {
+                Wall::Seatbelt => Form::Seatbelt,
+                _ => form(&self.granting, &self.all),
+            },
+            wall,
             image,
-            form: form(&self.granting, &self.all),
             workspace: context.workspace.clone(),
             workspace_mode: workspace_mode(&self.all),
             write: write.into_iter().map(path_grant).collect(),

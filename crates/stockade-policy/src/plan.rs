@@ -19,6 +19,9 @@ pub enum Form {
     /// Landlock and seccomp alone, for machines without user namespaces; used
     /// only when the policy names it.
     LandlockOnly,
+    /// A profile of macOS's Seatbelt: the host's own names, and rules over
+    /// them. The wall `seatbelt` has no other form.
+    Seatbelt,
 }
 
 /// How writes reach the workspace.
@@ -268,6 +271,10 @@ pub enum Action {
     Seccomp {
         program: Vec<Instruction>,
     },
+    /// Start the command below this profile ([`crate::seatbelt`]).
+    Seatbelt {
+        profile: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -448,6 +455,10 @@ impl Limits {
 /// What stands between a command and the machine; a stronger one is the greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wall {
+    /// A profile of macOS's Seatbelt. It holds less than the others, and
+    /// nowhere else: so it comes before them, and whoever wants at least
+    /// something never gets it.
+    Seatbelt,
     /// Namespaces, Landlock and seccomp.
     Process,
     /// The same, with limits that the kernel counts exactly (control groups),
@@ -460,12 +471,13 @@ pub enum Wall {
 }
 
 impl Wall {
-    /// Every wall that there is, the weakest first.
+    /// Every wall of Linux, the weakest first.
     pub const ALL: [Self; 4] = [Self::Process, Self::Container, Self::Gvisor, Self::Microvm];
 
     /// The wall of this name.
     pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|wall| wall.word() == word)
+        let mut known = Self::ALL.into_iter().chain([Self::Seatbelt]);
+        known.find(|wall| wall.word() == word)
     }
 
     /// The word of the policy.
@@ -475,6 +487,7 @@ impl Wall {
             Self::Container => "container",
             Self::Gvisor => "gvisor",
             Self::Microvm => "microvm",
+            Self::Seatbelt => "seatbelt",
         }
     }
 

@@ -409,8 +409,12 @@ pub(crate) fn form(text: &str) -> Parsed<Form> {
 pub(crate) fn wall(text: &str) -> Parsed<Wall> {
     let name = text.strip_prefix("at-least:").unwrap_or(text);
     match Wall::from_word(name) {
+        Some(Wall::Seatbelt) if name != text => Err(Fault::new(
+            "unknown-word",
+            "no other wall is compared with \"seatbelt\", which only macOS has".to_owned(),
+        )
+        .help("write \"seatbelt\" alone")),
         Some(wall) => Ok(wall),
-        None if name == "seatbelt" => Err(later(&format!("the wall \"{name}\""))),
         None => Err(Fault::new(
             "unknown-word",
             format!("no wall is called {}", quoted(text)),
@@ -449,12 +453,6 @@ pub(crate) fn workspace(text: &str) -> Parsed<WorkspaceMode> {
         )
         .help("write \"live\", \"review\" or \"discard\"")),
     }
-}
-
-/// What the design names and this version does not hold must stop the run.
-pub(crate) fn later(what: &str) -> Fault {
-    Fault::new("not-yet", format!("this version cannot enforce {what} yet"))
-        .help("remove it; the run is refused rather than made without it")
 }
 
 /// `limits.memory`: a size or a share of the machine.

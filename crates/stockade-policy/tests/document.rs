@@ -104,25 +104,17 @@ fn unknown_keys_are_all_found_and_the_likely_one_is_named() {
 }
 
 #[test]
-fn what_this_version_cannot_enforce_stops_the_run() {
+fn a_wall_that_only_macos_has_is_compared_with_no_other() {
     check(
-        "version = 1\nwall = 'seatbelt'\n[filesystem]\nworkspace = 'dead'\n",
+        "version = 1\nwall = 'at-least:seatbelt'\n[filesystem]\nworkspace = 'dead'\n",
         expect![[r#"
-            [not-yet] "'seatbelt'"
-            user.toml:2: this version cannot enforce the wall "seatbelt" yet
-              help: remove it; the run is refused rather than made without it
+            [unknown-word] "'at-least:seatbelt'"
+            user.toml:2: no other wall is compared with "seatbelt", which only macOS has
+              help: write "seatbelt" alone
             [unknown-word] "'dead'"
             user.toml:4: "dead" is no way to treat the workspace
               help: write "live", "review" or "discard"
         "#]],
-    );
-    check(
-        "version = 1\nwall = 'at-least:seatbelt'\n",
-        expect![[r#"
-        [not-yet] "'at-least:seatbelt'"
-        user.toml:2: this version cannot enforce the wall "seatbelt" yet
-          help: remove it; the run is refused rather than made without it
-    "#]],
     );
 }
 

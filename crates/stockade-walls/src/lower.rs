@@ -83,6 +83,7 @@ pub(crate) fn is_for_launcher(step: &Step) -> bool {
             | Action::StartEgress
             | Action::TestEgress
             | Action::SeeGuestKernel
+            | Action::Seatbelt { .. }
     )
 }
 
@@ -96,7 +97,9 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         | Action::StartEgress
         | Action::TestEgress
         | Action::SeeGuestKernel
-        | Action::GuestBundle { .. } => return None,
+        | Action::GuestBundle { .. }
+        // Not of this wall, which shows no evidence for it: the gate stays shut.
+        | Action::Seatbelt { .. } => return None,
         Action::TieToSupervisor => wire::Action::TieToSupervisor,
         Action::ScrubLauncher => wire::Action::ScrubLauncher,
         Action::NotDumpable => wire::Action::NotDumpable,

@@ -170,6 +170,7 @@ impl Embryo {
         let namespaces = match form {
             Form::Namespaces => Namespaces::Own,
             Form::LandlockOnly => Namespaces::None,
+            Form::Seatbelt => return Err(io::ErrorKind::Unsupported.into()),
         };
         let birth = Birth {
             namespaces,

@@ -27,7 +27,11 @@ pub(super) fn inside(
     view: &View,
     network: Option<&Opened>,
 ) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let own = network.map(Opened::variables).unwrap_or_default();
+    // Where the proxy listens is known only when it does, outside of namespaces.
+    let own = match policy.form {
+        Form::Seatbelt => Vec::new(),
+        _ => network.map(Opened::variables).unwrap_or_default(),
+    };
     let mut inside: BTreeMap<&[u8], &[u8]> = facts
         .environment
         .iter()

@@ -22,6 +22,9 @@ pub(super) fn judge(
     steps: &[Step],
     findings: &mut Findings,
 ) -> Vec<(Guarantee, Hold)> {
+    if policy.form == Form::Seatbelt {
+        return super::seatbelt::judge(policy, limits, network, steps, findings);
+    }
     lose_by_form(policy, findings);
     lose_by_choice(policy, facts, limits, findings);
     let judged = Guarantee::ALL.iter().map(|&guarantee| {
@@ -134,7 +137,7 @@ fn workspace_budget(policy: &Policy, limits: &Limits) -> String {
 
 /// The indexes of the steps on which a guarantee rests. The gate itself waits
 /// for every step.
-fn evidence(guarantee: Guarantee, steps: &[Step]) -> Vec<usize> {
+pub(super) fn evidence(guarantee: Guarantee, steps: &[Step]) -> Vec<usize> {
     let rests = |step: &Step| guarantee == AU2 || step.holds.contains(&guarantee);
     steps
         .iter()
@@ -145,7 +148,7 @@ fn evidence(guarantee: Guarantee, steps: &[Step]) -> Vec<usize> {
 }
 
 /// Where there is no way out, what shows that shows the rest of it too.
-fn shown_by(guarantee: Guarantee, network: Option<&NetworkPlan>) -> Guarantee {
+pub(super) fn shown_by(guarantee: Guarantee, network: Option<&NetworkPlan>) -> Guarantee {
     match (guarantee, network) {
         (NT3 | NT4 | NT5 | NT6, None) => NT2,
         _ => guarantee,
@@ -196,7 +199,7 @@ fn mechanism(
         (PR5, _) => "descriptors closed, launcher emptied and not dumpable, listed variables only",
         (PR1, _) => "seccomp filter; other ABIs and io_uring are refused",
         (_, Form::Namespaces) => namespaces_mechanism(policy, guarantee),
-        (_, Form::LandlockOnly) => landlock_mechanism(guarantee),
+        (_, Form::LandlockOnly | Form::Seatbelt) => landlock_mechanism(guarantee),
     };
     Ok(text.to_owned())
 }
@@ -232,7 +235,7 @@ fn kept(caches: Option<&Caches>) -> String {
     )
 }
 
-fn egress_mechanism(guarantee: Guarantee) -> &'static str {
+pub(super) fn egress_mechanism(guarantee: Guarantee) -> &'static str {
     match guarantee {
         NT1 => {
             "network namespace whose every address is local; only the egress process outside \

@@ -83,6 +83,9 @@ pub(super) fn open(
         return None;
     }
     let plan = plan(policy, facts, view, findings);
+    if policy.form == Form::Seatbelt {
+        super::seatbelt::check_network(&plan, findings);
+    }
     if let Err(why) = Judge::new(plan.clone()) {
         findings.refuse(Guarantee::NT2, why, "change this rule");
     }
@@ -215,6 +218,7 @@ fn each_stored<'a>(source: &'a Source, visit: &mut dyn FnMut(&'a Source)) {
 fn plan(policy: &Policy, facts: &Facts, view: &View, findings: &mut Findings) -> NetworkPlan {
     let network = &policy.network;
     let capture = match &facts.redirect {
+        _ if policy.form == Form::Seatbelt => Capture::ProxyOnly,
         Ability::Yes => Capture::Transparent,
         Ability::No { reason, remedy } => {
             findings.note(format!(
@@ -224,7 +228,7 @@ fn plan(policy: &Policy, facts: &Facts, view: &View, findings: &mut Findings) ->
             Capture::ProxyOnly
         }
     };
-    if facts.landlock_abi == 0 {
+    if facts.landlock_abi == 0 && policy.form != Form::Seatbelt {
         findings.note(
             "the egress process is held by its filter of system calls and by having no capability \
              only, because the kernel has no Landlock: it could read the files that you can read",

@@ -35,6 +35,8 @@ pub(super) struct Parts<'a> {
     pub(super) limits: &'a Limits,
     pub(super) directory: &'a AbsolutePath,
     pub(super) network: Option<&'a Opened>,
+    /// The profile of the wall `seatbelt`.
+    pub(super) profile: Option<String>,
 }
 
 pub(super) fn in_order(parts: &Parts<'_>) -> Vec<Step> {
@@ -54,6 +56,10 @@ pub(super) fn in_order(parts: &Parts<'_>) -> Vec<Step> {
             .map(|workspace| (workspace, facts.layers.clone())),
         view: Some(view),
     };
+    if let Some(profile) = &parts.profile {
+        list.below_seatbelt(parts, profile);
+        return list.steps;
+    }
     list.supervise(policy, facts);
     if parts.network.is_some() {
         list.push("egress.process", Action::StartEgress, BY_EGRESS);
@@ -123,6 +129,29 @@ impl StepList<'_> {
         });
     }
 
+    /// macOS: sandbox-exec(1) applies the profile and starts the command.
+    fn below_seatbelt(&mut self, parts: &Parts<'_>, profile: &str) {
+        if parts.network.is_some() {
+            self.push("egress.process", Action::StartEgress, BY_EGRESS);
+        }
+        self.push("launcher.scrub", Action::ScrubLauncher, &[PR5]);
+        let path = parts.directory.clone();
+        self.push("enter.directory", Action::EnterDirectory { path }, &[FS2]);
+        let limits = super::seatbelt::limits(parts.limits);
+        self.push(
+            "limit.resources",
+            Action::ResourceLimits { limits },
+            &[FS6, PR7],
+        );
+        self.push(
+            "confine.seatbelt",
+            Action::Seatbelt {
+                profile: profile.to_owned(),
+            },
+            &[FS1, FS2, FS3, FS4, FS5, PR2, PR3, PR6, PR8, NT1, NT2, NT3],
+        );
+    }
+
     fn supervise(&mut self, policy: &Policy, facts: &Facts) {
         self.push("supervisor.streams", Action::PrivateStreams, &[PR5, PR6]);
         match policy.form {
@@ -135,7 +164,9 @@ impl StepList<'_> {
                 let every_id = facts.maps_every_id;
                 self.push("supervisor.ids", Action::MapIds { every_id }, &[PR2]);
             }
-            Form::LandlockOnly => self.push("supervisor.fork", Action::Fork, &[]),
+            Form::LandlockOnly | Form::Seatbelt => {
+                self.push("supervisor.fork", Action::Fork, &[]);
+            }
         }
         if limits::has_control_group(facts) {
             self.push("supervisor.control-group", Action::JoinControlGroup, &[PR7]);
@@ -419,8 +450,8 @@ impl StepList<'_> {
         let around_another = policy.form == Form::Namespaces && policy.makes_namespaces();
         if facts.landlock_abi > 0 && !around_another {
             let holds: &[Guarantee] = match policy.form {
-                Form::LandlockOnly => &[FS1, FS2, FS3, FS5, PR3, PR6, PR8, NT1, NT2],
                 Form::Namespaces => &[FS2, PR3, PR6],
+                _ => &[FS1, FS2, FS3, FS5, PR3, PR6, PR8, NT1, NT2],
             };
             let ruleset = landlock_ruleset(policy, facts, view);
             self.push("confine.landlock", Action::Landlock(ruleset), holds);
@@ -435,9 +466,7 @@ impl StepList<'_> {
         }
         let mut program = match policy.form {
             Form::Namespaces => Vec::new(),
-            Form::LandlockOnly => {
-                sockets::refusal(facts.architecture, landlock::handled(facts.landlock_abi).fs)
-            }
+            _ => sockets::refusal(facts.architecture, landlock::handled(facts.landlock_abi).fs),
         };
         program.extend(seccomp::program(
             facts.architecture,
@@ -481,7 +510,7 @@ fn landlock_ruleset(policy: &Policy, facts: &Facts, view: &View) -> Landlock {
     let abi = facts.landlock_abi;
     let handled = match policy.form {
         Form::Namespaces => landlock::handled(abi),
-        Form::LandlockOnly => landlock::handled_landlock_only(abi),
+        _ => landlock::handled_landlock_only(abi),
     };
     let Rights { fs, net, scoped } = handled;
     Landlock {

@@ -11,6 +11,7 @@ mod markers;
 mod masks;
 mod overlay;
 mod private;
+mod seatbelt;
 
 use std::collections::BTreeMap;
 
@@ -158,6 +159,11 @@ pub(super) fn lay_out(
             view.entries
                 .retain(|_, entry| matches!(entry, Entry::Host { .. }));
             private::enter_without_mounts(&mut view);
+        }
+        Form::Seatbelt => {
+            host.enter(&mut view, findings);
+            drop_what_is_covered(&mut view);
+            seatbelt::enter(&mut view);
         }
     }
     markers::keep(&mut view, policy, facts, findings);

@@ -173,7 +173,7 @@ pub(super) fn text(page: &mut Page, plan: &Plan) {
     let Some(network) = &plan.network else {
         page.item(match plan.form {
             Form::Namespaces => "denied as a whole; only the run's own loopback exists",
-            Form::LandlockOnly => "denied as a whole, loopback included",
+            Form::LandlockOnly | Form::Seatbelt => "denied as a whole, loopback included",
         });
         return;
     };

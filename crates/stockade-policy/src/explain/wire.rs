@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::digest::digest;
 use crate::path::printable;
-use crate::plan::{Access, Form, Grant, GuestKernel, Hold, Limits, Mask, Plan, Rule, Step};
+use crate::plan::{Access, Action, Form, Grant, GuestKernel, Hold, Limits, Mask, Plan, Rule, Step};
 
 use super::guarded::GuardV1;
 use super::network::NetworkV1;
@@ -148,6 +148,9 @@ pub struct SystemCallV1 {
 pub struct StepV1 {
     pub name: String,
     pub holds: Vec<&'static str>,
+    /// The profile of the wall `seatbelt`, in its one step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -177,6 +180,7 @@ pub fn json(plan: &Plan) -> ExplainV1 {
         form: match plan.form {
             Form::Namespaces => "namespaces",
             Form::LandlockOnly => "landlock-only",
+            Form::Seatbelt => "seatbelt",
         },
         command: CommandV1 {
             argv: plan
@@ -225,7 +229,10 @@ pub fn json(plan: &Plan) -> ExplainV1 {
             },
         }),
         limits: limits(&plan.limits),
-        system_calls: rules_in_force(plan).map(system_call).collect(),
+        system_calls: match plan.form {
+            Form::Seatbelt => Vec::new(),
+            _ => rules_in_force(plan).map(system_call).collect(),
+        },
         steps: plan.steps.iter().map(step).collect(),
         guarantees: plan.guarantees.iter().map(guarantee).collect(),
         notes: plan.notes.clone(),
@@ -309,6 +316,10 @@ fn step(step: &Step) -> StepV1 {
     StepV1 {
         name: step.name.clone(),
         holds: step.holds.iter().map(|guarantee| guarantee.id()).collect(),
+        profile: match &step.action {
+            Action::Seatbelt { profile } => Some(profile.clone()),
+            _ => None,
+        },
     }
 }
 

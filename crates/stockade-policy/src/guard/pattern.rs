@@ -9,11 +9,11 @@
 use std::borrow::Cow;
 
 /// A path as relative components, folded.
-pub(super) type Folded<'a> = Vec<Cow<'a, [u8]>>;
+pub(crate) type Folded<'a> = Vec<Cow<'a, [u8]>>;
 
 /// One component of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Component {
+pub(crate) enum Component {
     /// Any number of components, none included.
     Any,
     Literal(Vec<u8>),
@@ -22,13 +22,13 @@ pub(super) enum Component {
 
 /// A compiled pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pattern(pub(super) Vec<Component>);
+pub(crate) struct Pattern(pub(crate) Vec<Component>);
 
 impl Pattern {
     /// Compiles. Without a slash inside it matches at any depth; a slash at the
     /// start or inside makes it relative to the top, as in gitignore(5).
     /// Empty components and `.` are left out.
-    pub(super) fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let floating = !text.trim_end_matches('/').contains('/');
         let mut components = Vec::new();
         if floating {
@@ -49,7 +49,7 @@ impl Pattern {
     }
 
     /// As [`Pattern::new`], matching also everything below what it names.
-    pub(super) fn with_content(text: &str) -> Self {
+    pub(crate) fn with_content(text: &str) -> Self {
         let mut pattern = Self::new(text);
         if pattern.0.last() != Some(&Component::Any) {
             pattern.0.push(Component::Any);
@@ -58,11 +58,11 @@ impl Pattern {
     }
 
     /// Whether it holds at any depth.
-    pub(super) fn floats(&self) -> bool {
+    pub(crate) fn floats(&self) -> bool {
         self.0.first() == Some(&Component::Any)
     }
 
-    pub(super) fn matches(&self, path: &[Cow<'_, [u8]>]) -> bool {
+    pub(crate) fn matches(&self, path: &[Cow<'_, [u8]>]) -> bool {
         self.reached(path).is_some_and(|states| {
             let end = self.0.len();
             // A last `**` may stand for nothing.
@@ -72,7 +72,7 @@ impl Pattern {
 
     /// Whether something below the directory could match, because a name in
     /// the pattern (not only a `**` at its start) led here.
-    pub(super) fn is_above(&self, path: &[Cow<'_, [u8]>]) -> bool {
+    pub(crate) fn is_above(&self, path: &[Cow<'_, [u8]>]) -> bool {
         self.reached(path).is_some_and(|states| {
             states
                 .iter()
@@ -130,7 +130,7 @@ impl Component {
 }
 
 /// Components of a path, folded; empty ones and `.` are left out.
-pub(super) fn components(path: &[u8]) -> Folded<'_> {
+pub(crate) fn components(path: &[u8]) -> Folded<'_> {
     path.split(|&byte| byte == b'/')
         .filter(|part| !matches!(*part, b"" | b"."))
         .map(fold)
@@ -140,7 +140,7 @@ pub(super) fn components(path: &[u8]) -> Folded<'_> {
 /// A name as file systems and git may compare it: letters without case,
 /// ignorable code points, trailing dots and spaces removed, and `git~1`, which
 /// a FAT or NTFS volume takes for `.git`, as `.git`.
-pub(super) fn fold(name: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn fold(name: &[u8]) -> Cow<'_, [u8]> {
     let plain = |byte: &u8| byte.is_ascii() && !byte.is_ascii_uppercase();
     let tail = |byte: &u8| matches!(byte, b'.' | b' ');
     let folded = match name.iter().all(plain) {

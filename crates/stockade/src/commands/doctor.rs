@@ -42,7 +42,8 @@ pub struct Args {
 }
 
 fn wall(word: &str) -> Result<Wall, String> {
-    Wall::from_word(word).ok_or_else(|| {
+    let known = Wall::ALL.into_iter().find(|wall| wall.word() == word);
+    known.ok_or_else(|| {
         let words = Wall::ALL.map(Wall::word).join(", ");
         format!("no wall is called that; there are: {words}")
     })

@@ -41,7 +41,7 @@ pub(super) fn enter(view: &mut View, policy: &Policy, facts: &Facts, findings: &
         .map(|(_, mask)| mask.clone())
         .collect();
     view.masks = match policy.form {
-        Form::Namespaces => outermost,
+        Form::Namespaces | Form::Seatbelt => outermost,
         Form::LandlockOnly => refuse_what_landlock_cannot_take(outermost, facts, findings),
     };
 }

@@ -95,6 +95,17 @@ pub(super) fn enter(
 /// What programs need of /dev and /proc when nothing can be mounted: the
 /// host's own, under Landlock.
 pub(super) fn enter_without_mounts(view: &mut View) {
+    enter_host_devices(view);
+    let rule = built_in("built-in.proc", "programs read about themselves here");
+    grant(view, absolute("/proc"), Access::Read, Content::Host, rule);
+    for name in DEVICES {
+        view.entries.insert(device(name), Entry::Device { name });
+    }
+    view.entries.insert(absolute("/proc"), Entry::Proc);
+}
+
+/// The devices alone, as the host has them.
+pub(super) fn enter_host_devices(view: &mut View) {
     for name in DEVICES {
         grant(
             view,
@@ -104,12 +115,6 @@ pub(super) fn enter_without_mounts(view: &mut View) {
             device_rule(),
         );
     }
-    let rule = built_in("built-in.proc", "programs read about themselves here");
-    grant(view, absolute("/proc"), Access::Read, Content::Host, rule);
-    for name in DEVICES {
-        view.entries.insert(device(name), Entry::Device { name });
-    }
-    view.entries.insert(absolute("/proc"), Entry::Proc);
 }
 
 #[derive(Clone, Copy)]
@@ -263,15 +268,7 @@ pub(in super::super) fn constant_entries() -> Entries {
 }
 
 fn enter_devices(view: &mut View) {
-    for name in DEVICES {
-        grant(
-            view,
-            device(name),
-            Access::Write,
-            Content::Host,
-            device_rule(),
-        );
-    }
+    enter_host_devices(view);
     let rule = built_in("built-in.terminals", "terminals of this run");
     grant(
         view,
