@@ -32,6 +32,7 @@ use crate::dial;
 use crate::git_ssh::GitOverSsh;
 use crate::inspect::inspection::Inspection;
 use crate::names::synthetic::Synthetic;
+use crate::proxy_token::ProxyToken;
 use crate::resolve::Resolver;
 use crate::wire::{Answer, Entry};
 
@@ -55,6 +56,9 @@ pub struct Context {
     pub inspection: Inspection,
     /// `None` where no rule of the first plan speaks of it.
     pub git_over_ssh: Option<GitOverSsh>,
+    /// What the explicit proxy wants to be shown; `None` where only the sandbox
+    /// can reach it.
+    pub proxy_token: Option<ProxyToken>,
     last_connection: Cell<u64>,
     /// Connections of the sandbox that are open, of every entry.
     pub open: Cell<u64>,
@@ -96,6 +100,7 @@ impl Context {
             asks: Asks::default(),
             inspection,
             git_over_ssh,
+            proxy_token: None,
             last_connection: Cell::new(0),
             open: Cell::new(0),
             names: RefCell::default(),

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use stockade_policy::network::Destination;
+use stockade_policy::network::judge::Denial;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -38,6 +39,11 @@ async fn serve_socks(context: Rc<Context>, mut client: TcpStream, mut early: Vec
     let connection = context.next_connection();
     let greeting = ingress::read_first(&mut client, &mut early, socks::parse_greeting).await;
     let answer: &[u8] = match &greeting {
+        // There is no place for a token.
+        Ok(_) if context.proxy_token.is_some() => {
+            unauthorised(&context, connection, Entry::Socks);
+            &socks::NO_METHOD
+        }
         Ok(greeting) if greeting.no_authentication => &socks::NO_AUTHENTICATION,
         Ok(_) => &socks::NO_METHOD,
         Err(unread) => return unreadable(&context, connection, Entry::Socks, unread),
@@ -113,6 +119,24 @@ fn unreadable<E: std::fmt::Display>(
     context.audit.denied(&subject, &refused);
 }
 
+/// Records a client that does not come from the sandbox, or a program inside
+/// that does not use the address it was given.
+fn unauthorised(context: &Context, connection: u64, entry: Entry) -> Denial {
+    let subject = Subject {
+        connection,
+        entry,
+        destination: String::new(),
+        request: None,
+        generation: context.generation(),
+    };
+    let refused = denial(
+        "proxy-token",
+        "this proxy serves one sandbox, whose HTTPS_PROXY says how",
+    );
+    context.audit.denied(&subject, &refused);
+    refused
+}
+
 async fn serve_http(context: Rc<Context>, mut client: TcpStream, mut early: Vec<u8>) {
     let mut reader = HeadReader::default();
     let head = ingress::peek_first(&mut client, &mut early, |bytes| {
@@ -140,6 +164,16 @@ async fn serve_http(context: Rc<Context>, mut client: TcpStream, mut early: Vec<
             return;
         }
     };
+    let token = context.proxy_token.as_ref();
+    if token.is_some_and(|token| !token.admits(&head.headers)) {
+        let connection = context.next_connection();
+        let denial = unauthorised(&context, connection, Entry::HttpProxy);
+        let answer = refusal::http1_unauthorised(&denial, &connection.to_string());
+        if client.write_all(&answer).await.is_ok() {
+            ingress::linger(client).await;
+        }
+        return;
+    }
     match head.target {
         Target::Authority(destination) => {
             early.drain(..length);

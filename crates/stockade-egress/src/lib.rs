@@ -22,6 +22,7 @@ pub mod inspect;
 pub mod metrics;
 pub mod names;
 pub mod offers;
+pub mod proxy_token;
 pub mod refusal;
 pub mod replay;
 pub mod resolve;

@@ -63,6 +63,12 @@ pub fn http1_bad_head(bad: BadHead, host: &str, request_id: &str) -> Vec<u8> {
     http1_with((bad.status(), phrase), &bad_head(bad), host, request_id)
 }
 
+/// To a client of the explicit proxy that did not show its token.
+pub fn http1_unauthorised(denial: &Denial, request_id: &str) -> Vec<u8> {
+    let phrase = "Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=\"stockade\"";
+    http1_with((407, phrase), denial, "", request_id)
+}
+
 fn http1_with(
     (status, phrase): (u16, &str),
     denial: &Denial,

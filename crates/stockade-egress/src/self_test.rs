@@ -18,6 +18,7 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
 use crate::context::Context;
 use crate::dial;
+use crate::proxy_token::ProxyToken;
 use crate::wire::Entry;
 
 /// Never delegated (RFC 6761), and denied before any rule is asked.
@@ -50,7 +51,8 @@ type Seen = Result<Vec<(String, String)>, (String, String)>;
 /// both.
 pub async fn run(context: &Rc<Context>, probes: Probes) -> Seen {
     let capture = context.judge().plan().capture;
-    match tokio::time::timeout(TIMEOUT, all(capture, probes)).await {
+    let token = context.proxy_token.as_ref();
+    match tokio::time::timeout(TIMEOUT, all(capture, token, probes)).await {
         Ok(seen) => seen,
         Err(_) => Err((
             "self-test".to_owned(),
@@ -59,7 +61,7 @@ pub async fn run(context: &Rc<Context>, probes: Probes) -> Seen {
     }
 }
 
-async fn all(capture: Capture, probes: Probes) -> Seen {
+async fn all(capture: Capture, token: Option<&ProxyToken>, probes: Probes) -> Seen {
     let mut sockets = Sockets::new(probes.tcp, probes.udp).map_err(trouble("probes"))?;
     if probes.proxies.is_empty() {
         return Err(missing("the explicit proxy"));
@@ -69,8 +71,17 @@ async fn all(capture: Capture, probes: Probes) -> Seen {
         for entry in [Entry::Connect, Entry::HttpProxy, Entry::Socks] {
             let name = format!("{entry:?} {proxy}");
             let stream = sockets.connect(*proxy).await.map_err(trouble(&name))?;
-            let answer = refused_by_proxy(entry, stream).await;
+            let answer = match token {
+                None => refused_by_proxy(entry, "", stream).await,
+                Some(_) => unauthorised(entry, stream).await,
+            };
             seen.push((name.clone(), answer.map_err(trouble(&name))?));
+            if let (Some(token), Entry::Connect | Entry::HttpProxy) = (token, entry) {
+                let stream = sockets.connect(*proxy).await.map_err(trouble(&name))?;
+                let answer = refused_by_proxy(entry, &token.field(), stream).await;
+                let name = format!("{name} with the token");
+                seen.push((name.clone(), answer.map_err(trouble(&name))?));
+            }
         }
     }
     for family in sockets.families() {
@@ -84,7 +95,8 @@ async fn all(capture: Capture, probes: Probes) -> Seen {
 }
 
 /// A request for the canary that must be answered with a refusal.
-async fn refused_by_proxy(entry: Entry, mut stream: TcpStream) -> io::Result<String> {
+/// `fields` are more lines of the head, for HTTP.
+async fn refused_by_proxy(entry: Entry, fields: &str, mut stream: TcpStream) -> io::Result<String> {
     let mut answer = vec![0; 512];
     if entry == Entry::Socks {
         stream.write_all(&[5, 1, 0]).await?;
@@ -101,17 +113,42 @@ async fn refused_by_proxy(entry: Entry, mut stream: TcpStream) -> io::Result<Str
             ))),
         };
     }
-    let request = match entry {
-        Entry::Connect => format!("CONNECT {CANARY}:443 HTTP/1.1\r\nHost: {CANARY}:443\r\n\r\n"),
-        _ => format!("GET http://{CANARY}/ HTTP/1.1\r\nHost: {CANARY}\r\n\r\n"),
-    };
-    stream.write_all(request.as_bytes()).await?;
+    stream
+        .write_all(canary_request(entry, fields).as_bytes())
+        .await?;
     let length = stream.read(&mut answer).await?;
     match answer[..length].starts_with(b"HTTP/1.1 403 ") {
         true => Ok("403".to_owned()),
         false => Err(io::Error::other(
             "the canary got another answer than a refusal",
         )),
+    }
+}
+
+fn canary_request(entry: Entry, fields: &str) -> String {
+    match entry {
+        Entry::Connect => {
+            format!("CONNECT {CANARY}:443 HTTP/1.1\r\nHost: {CANARY}:443\r\n{fields}\r\n")
+        }
+        _ => format!("GET http://{CANARY}/ HTTP/1.1\r\nHost: {CANARY}\r\n{fields}\r\n"),
+    }
+}
+
+/// A client without the token is not even told what is allowed.
+async fn unauthorised(entry: Entry, mut stream: TcpStream) -> io::Result<String> {
+    let mut answer = vec![0; 512];
+    let (request, refusal) = match entry {
+        Entry::Socks => (vec![5, 1, 0], &[5, 0xff][..]),
+        _ => (
+            canary_request(entry, "").into_bytes(),
+            &b"HTTP/1.1 407 "[..],
+        ),
+    };
+    stream.write_all(&request).await?;
+    let length = stream.read(&mut answer).await?;
+    match answer[..length].starts_with(refusal) {
+        true => Ok("refused without the token".to_owned()),
+        false => Err(io::Error::other("a client without the token was served")),
     }
 }
 

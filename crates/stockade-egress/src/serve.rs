@@ -27,6 +27,7 @@ use crate::git_ssh::GitOverSsh;
 use crate::ingress::Gate;
 use crate::inspect::inspection::Inspection;
 use crate::offers::{self, Published, Supply};
+use crate::proxy_token::ProxyToken;
 use crate::resolve::Resolver;
 use crate::self_test::{self, Probes};
 use crate::wire::{Entry, FromEgress, Listener, SetUp, ToEgress};
@@ -129,8 +130,15 @@ fn understand(mut set_up: SetUp) -> Result<(Context, FromEgress), Failure> {
         let variable = variable.map_err(Failure::of("git over SSH"))?;
         announced.placeholders.push(variable);
     }
+    let token = set_up.proxy_token.take().map(|token| {
+        ProxyToken::new(token).ok_or_else(|| Failure {
+            what: "proxy token",
+            reason: "it is too short, or not of letters and digits".to_owned(),
+        })
+    });
     let context = Context::new(set_up.network, resolver, inspection, git);
-    let context = context.map_err(Failure::of("rules"))?;
+    let mut context = context.map_err(Failure::of("rules"))?;
+    context.proxy_token = token.transpose()?;
     let ready = FromEgress::Ready {
         authority: announced.authority,
         placeholders: announced.placeholders,

@@ -44,6 +44,9 @@ pub struct SetUp {
     pub root_directory: Option<Vec<u8>>,
     /// Unix socket on which counters are served, when the plan says so.
     pub metrics_socket: Option<Vec<u8>>,
+    /// What the explicit proxy wants to be shown, where others than the sandbox
+    /// can reach it ([`crate::proxy_token`]).
+    pub proxy_token: Option<SecretText>,
 }
 
 /// The secret of one binding, as far as the engine could read it.

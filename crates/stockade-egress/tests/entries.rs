@@ -7,7 +7,9 @@ use std::rc::Rc;
 
 use stockade_egress::context::Context;
 use stockade_egress::inspect::inspection::Inspection;
+use stockade_egress::proxy_token::ProxyToken;
 use stockade_egress::resolve::Resolver;
+use stockade_egress::secret::SecretText;
 use stockade_egress::wire::{SetUp, VERSION};
 use stockade_egress::{explicit, offers, stub};
 use stockade_policy::network::rules::{Approval, Budget, Capture, HostPort, NetworkPlan};
@@ -49,6 +51,7 @@ fn context(plan: NetworkPlan) -> Rc<Context> {
         root_file: None,
         root_directory: None,
         metrics_socket: None,
+        proxy_token: None,
     };
     let (inspection, _) = Inspection::new(&mut set_up).unwrap();
     Rc::new(Context::new(set_up.network, resolver, inspection, None).unwrap())
@@ -236,4 +239,54 @@ fn rule(id: &str) -> Rule {
         origin: "test".to_owned(),
         reason: String::new(),
     }
+}
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+fn guarded(plan: NetworkPlan) -> Rc<Context> {
+    let token = SecretText::new(TOKEN.to_owned());
+    let mut context = Rc::into_inner(context(plan)).unwrap();
+    context.proxy_token = ProxyToken::new(token);
+    assert!(context.proxy_token.is_some());
+    Rc::new(context)
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_proxy_that_others_can_reach_serves_only_who_shows_the_token() {
+    local(async {
+        let context = guarded(plan());
+        let proxy = proxy(&context).await;
+        let shown = ProxyToken::new(SecretText::new(TOKEN.to_owned()))
+            .unwrap()
+            .field();
+        let wrong = ProxyToken::new(SecretText::new(TOKEN.replace('0', "1")))
+            .unwrap()
+            .field();
+        for request in [
+            "CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n",
+            "GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n",
+        ] {
+            for fields in ["", &wrong, &format!("{shown}{wrong}")] {
+                let answer = exchange(proxy, format!("{request}{fields}\r\n").as_bytes()).await;
+                let answer = String::from_utf8(answer).unwrap();
+                assert!(answer.starts_with("HTTP/1.1 407 "), "{answer}");
+                assert!(
+                    answer.contains("\r\nProxy-Authenticate: Basic realm="),
+                    "{answer}"
+                );
+                assert!(
+                    !answer.contains(TOKEN) && !answer.contains("not-allowed"),
+                    "{answer}"
+                );
+            }
+            let answer = exchange(proxy, format!("{request}{shown}\r\n").as_bytes()).await;
+            let answer = String::from_utf8(answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+            assert!(answer.contains("not-allowed"), "{answer}");
+        }
+        assert_eq!(exchange(proxy, b"\x05\x01\0").await, b"\x05\xff");
+        assert_eq!(exchange(proxy, b"\x05\x02\0\x02").await, b"\x05\xff");
+        assert_eq!(context.audit.totals().denied, 10);
+    })
+    .await;
 }

@@ -282,6 +282,7 @@ pub fn set_up(network: &NetworkPlan, caller: Caller<'_>) -> Result<SetUp, WayOut
         root_file: variable("SSL_CERT_FILE"),
         root_directory: variable("SSL_CERT_DIR"),
         metrics_socket: metrics_socket.map(|path| path.as_bytes().to_vec()),
+        proxy_token: None,
     })
 }
 
