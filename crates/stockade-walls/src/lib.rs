@@ -12,6 +12,7 @@ pub mod guest;
 mod lower;
 pub mod oci;
 pub mod process;
+pub mod seatbelt;
 
 pub use stockade_launch::wire::{End, Evidence, Limit, Report, Request, Stream, Usage};
 
