@@ -204,6 +204,7 @@ fn plan(project: &Path, network: Option<NetworkPlan>) -> Plan {
         caches: None,
         nested_sandbox: false,
         network,
+        guest: None,
         steps: Vec::new(),
         guarantees: Vec::new(),
         notes: Vec::new(),

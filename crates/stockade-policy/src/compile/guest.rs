@@ -11,7 +11,7 @@ use super::findings::Findings;
 /// Refuses where there is no such kernel, and what one would not keep.
 pub(super) fn check(policy: &Policy, facts: &Facts, findings: &mut Findings) {
     match (policy.wall.0, &facts.gvisor) {
-        (Wall::Process | Wall::Container, _) => return,
+        (Wall::Seatbelt | Wall::Process | Wall::Container, _) => return,
         (Wall::Gvisor, Gvisor::Found(_)) => {}
         (Wall::Gvisor, Gvisor::Missing { reason, remedy }) => {
             findings.refuse(PR1, reason, remedy);
