@@ -596,14 +596,7 @@ fn gate(
     if let Some(opening) = &mut opening {
         opening.test(&mut gate)?;
     }
-    let mut missing = gate.missing_evidence(plan);
-    // That is seen within, before a command is started there.
-    missing.retain(|&step| plan.steps[step].action != Action::SeeGuestKernel);
-    // Here it can be made to fail, which no other step outside has to see.
-    missing.extend(fail_at.filter(|&step| plan.steps[step].action == Action::SeeGuestKernel));
-    if !missing.is_empty() {
-        return Err(without_evidence(plan, &missing));
-    }
+    demand_evidence(&gate, plan, fail_at)?;
     let on_terminal = streams.terminal.is_some();
     let terminals = streams.terminal.zip(gate.terminal.take());
     let terminals = terminals.map(|(caller, master)| Terminals::connect(caller, master));
@@ -649,6 +642,24 @@ fn names(gate: &mut process_wall::AtGate, planned: &Planned, run: &RunId) -> Opt
         run,
         state,
     ))
+}
+
+/// Refuses unless each step of the plan has shown something.
+fn demand_evidence(
+    gate: &process_wall::AtGate,
+    plan: &Plan,
+    fail_at: Option<usize>,
+) -> Result<(), Refusal> {
+    let is_seen_within = |step: &usize| plan.steps[*step].action == Action::SeeGuestKernel;
+    let mut missing = gate.missing_evidence(plan);
+    // Before a command is started there.
+    missing.retain(|step| !is_seen_within(step));
+    // Here it can be made to fail, which no other step outside has to see.
+    missing.extend(fail_at.filter(is_seen_within));
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(without_evidence(plan, &missing)),
+    }
 }
 
 /// Names the steps of the plan that showed nothing.

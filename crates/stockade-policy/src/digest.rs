@@ -410,35 +410,47 @@ impl Canonical for Action {
             Self::Landlock(ruleset) => variant!(encoder, 28, ruleset),
             Self::DropCapabilities => variant!(encoder, 29),
             Self::KeepMapping => variant!(encoder, 42),
-            Self::GuestBundle { path } => variant!(encoder, 43, path),
-            Self::SeeGuestKernel => variant!(encoder, 44),
             Self::Seccomp { program } => variant!(encoder, 30, program),
-            Self::Seatbelt { profile } => variant!(encoder, 48, profile),
-            Self::BindWithout {
-                source,
-                path,
-                absent,
-            } => {
-                variant!(encoder, 31, source, path, absent)
-            }
+            Self::SuperviseNames { program } => variant!(encoder, 39, program),
             Self::StartEgress => variant!(encoder, 32),
             Self::TestEgress => variant!(encoder, 33),
-            Self::SuperviseNames { program } => variant!(encoder, 39, program),
             Self::LocalRoutes => variant!(encoder, 34),
             Self::Redirect => variant!(encoder, 35),
             Self::Listen { listeners } => variant!(encoder, 36, listeners),
-            Self::TrustStore {
-                source,
-                path,
-                format,
-            } => variant!(encoder, 37, source, path, format),
-            Self::Overlay {
-                path,
-                layers,
-                access,
-            } => variant!(encoder, 38, path, layers, access),
-            Self::OverlayPart { path, access } => variant!(encoder, 39, path, access),
+            Self::GuestBundle { path } => variant!(encoder, 43, path),
+            Self::SeeGuestKernel => variant!(encoder, 44),
+            Self::Seatbelt { profile } => variant!(encoder, 48, profile),
+            Self::BindWithout { .. }
+            | Self::TrustStore { .. }
+            | Self::Overlay { .. }
+            | Self::OverlayPart { .. } => encode_layered(self, encoder),
         }
+    }
+}
+
+/// The actions that put something together out of several things.
+fn encode_layered(action: &Action, encoder: &mut Encoder) {
+    match action {
+        Action::BindWithout {
+            source,
+            path,
+            absent,
+        } => {
+            variant!(encoder, 31, source, path, absent)
+        }
+        Action::TrustStore {
+            source,
+            path,
+            format,
+        } => variant!(encoder, 37, source, path, format),
+        Action::Overlay {
+            path,
+            layers,
+            access,
+        } => variant!(encoder, 38, path, layers, access),
+        Action::OverlayPart { path, access } => variant!(encoder, 45, path, access),
+        // The others are encoded where this is called.
+        _ => {}
     }
 }
 

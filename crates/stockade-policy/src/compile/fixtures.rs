@@ -104,6 +104,11 @@ pub(crate) fn facts() -> Facts {
             version: "release-20240729.0".to_owned(),
         }),
     };
+    add_paths(&mut facts);
+    facts
+}
+
+fn add_paths(facts: &mut Facts) {
     for directory in [
         "/usr",
         "/etc",
@@ -126,21 +131,14 @@ pub(crate) fn facts() -> Facts {
     facts
         .paths
         .insert(path("/etc/shadow"), fact(PathKind::File, "/etc/shadow"));
+    link(facts, "/bin", "usr/bin", "/usr/bin", PathKind::Directory);
     link(
-        &mut facts,
-        "/bin",
-        "usr/bin",
-        "/usr/bin",
-        PathKind::Directory,
-    );
-    link(
-        &mut facts,
+        facts,
         "/lib64",
         "usr/lib64",
         "/usr/lib64",
         PathKind::Directory,
     );
-    facts
 }
 
 /// The same machine for root, with control groups.

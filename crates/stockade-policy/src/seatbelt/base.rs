@@ -18,7 +18,8 @@ pub(super) const BEGINNING: &str = "\
 pub(super) const END: &str = "\
 ; whatever is granted
 (deny file-write-setugid file-write-mount file-write-umount)
-(deny file* process-exec* (regex #\"^/[sS][yY][sS][tT][eE][mM]/[vV][oO][lL][uU][mM][eE][sS]/[dD][aA][tT][aA](/|$)\"))
+(deny file* process-exec* (regex \
+#\"^/[sS][yY][sS][tT][eE][mM]/[vV][oO][lL][uU][mM][eE][sS]/[dD][aA][tT][aA](/|$)\"))
 ";
 
 /// Places of the system: path, access, reason.

@@ -1,3 +1,5 @@
+//! Profiles as texts, and what they allow.
+
 use super::*;
 
 fn profile(text: &str) -> Profile {
