@@ -133,6 +133,9 @@ fn exit_codes_and_signals_are_those_of_any_run() {
     );
     world.write("project/plain", "no program\n");
     world.run(&[], &["./plain"]).expect_code(126);
+    // What is left in the background may finish, for a moment.
+    world.sh("(sleep 0.1; echo late > late) & exit 0").ok();
+    assert!(world.project.join("late").exists());
     // A signal to the run is one to its command.
     let mut command = world.stockade();
     let script = "trap 'echo caught; exit 9' TERM; echo ready > ready; \

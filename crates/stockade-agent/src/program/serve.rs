@@ -1,10 +1,13 @@
 //! The loop of the agent: one thread, which waits for everything at once.
 
+use core::time::Duration;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, FdFlags, fcntl_setfd, read, write};
-use rustix::process::umask;
+use rustix::process::{WaitOptions, getpid, umask, wait};
+use rustix::time::{ClockId, clock_gettime};
 use stockade_agent::buffer::Inbox;
 use stockade_agent::session::{Session, Token, Wait};
 use stockade_agent::wire::{TASKS_MAX, WireError};
@@ -15,6 +18,10 @@ use crate::raw;
 /// Descriptors of a task that can be polled at one time, at most.
 const PARTS_MAX: usize = 4;
 const POLLED_MAX: usize = 2 + TASKS_MAX * PARTS_MAX;
+
+/// How long what commands left may take to finish: time for a `tee` behind one
+/// to write down what it was given. The launcher grants the same.
+const LEFTOVERS_MAX: Duration = Duration::from_millis(500);
 
 const EXIT_DONE: i32 = 0;
 pub const EXIT_FAILED: i32 = 125;
@@ -81,11 +88,39 @@ impl Agent {
                 return EXIT_FAILED;
             }
             if self.session.closing().is_some() && self.session.out().is_empty() {
+                self.let_leftovers_finish();
                 return EXIT_DONE;
             }
             if self.wait() == Channel::Closed {
                 return EXIT_DONE;
             }
+        }
+    }
+
+    /// Waits a moment for what commands left behind, where it ends with this
+    /// process: as the first of its kernel. Elsewhere the launcher does.
+    fn let_leftovers_finish(&self) {
+        if !getpid().is_init() {
+            return;
+        }
+        let Ok(deadline) =
+            Timespec::try_from(LEFTOVERS_MAX).map(|most| clock_gettime(ClockId::Monotonic) + most)
+        else {
+            return;
+        };
+        loop {
+            self.forget_signals();
+            while matches!(wait(WaitOptions::NOHANG), Ok(Some(_))) {}
+            let left = deadline - clock_gettime(ClockId::Monotonic);
+            let nobody = matches!(wait(WaitOptions::NOHANG), Err(Errno::CHILD));
+            if nobody || left.tv_sec < 0 {
+                return;
+            }
+            // What it was is looked for in the next turn.
+            let _again = poll(
+                &mut [PollFd::new(&self.signals, PollFlags::IN)],
+                Some(&left),
+            );
         }
     }
 

@@ -58,6 +58,13 @@ pub(crate) fn grant(id: &str, target: &str) -> PathGrant {
     }
 }
 
+fn gvisor() -> Gvisor {
+    Gvisor::Found(Runsc {
+        program: path("/usr/bin/runsc"),
+        version: "release-20240729.0".to_owned(),
+    })
+}
+
 /// A laptop of an ordinary user, without control groups.
 pub(crate) fn facts() -> Facts {
     let environment = [
@@ -99,10 +106,7 @@ pub(crate) fn facts() -> Facts {
         redirect: Ability::Yes,
         ca_bundles: vec![path("/etc/ssl/certs/ca-certificates.crt")],
         java_stores: Vec::new(),
-        gvisor: Gvisor::Found(Runsc {
-            program: path("/usr/bin/runsc"),
-            version: "release-20240729.0".to_owned(),
-        }),
+        gvisor: gvisor(),
     };
     add_paths(&mut facts);
     facts
