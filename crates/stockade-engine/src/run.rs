@@ -652,8 +652,6 @@ fn demand_evidence(
 ) -> Result<(), Refusal> {
     let is_seen_within = |step: &usize| plan.steps[*step].action == Action::SeeGuestKernel;
     let mut missing = gate.missing_evidence(plan);
-    // Before a command is started there.
-    missing.retain(|step| !is_seen_within(step));
     // Here it can be made to fail, which no other step outside has to see.
     missing.extend(fail_at.filter(is_seen_within));
     match missing.is_empty() {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use stockade_sys::process::{self, Change, SignalTarget, Spawn};
 use stockade_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stockade_sys::rustix::fs::{Access, AtFlags, CWD, Mode, accessat, statvfs};
+use stockade_sys::rustix::fs::{Access, AtFlags, CWD, Mode, StatVfs, accessat, statvfs};
 use stockade_sys::rustix::io::Errno;
 use stockade_sys::rustix::process::{
     WaitId, WaitIdOptions, ioctl_tiocsctty, setpgid, setsid, umask, waitid,
@@ -27,6 +27,8 @@ use crate::{receive, send};
 /// Bounds of the pause between two samples.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// Private storage with no more than this left counts as full, in bytes.
+const FULL_BYTES: u64 = 1 << 20;
 /// How fast memory can be filled at most: some 4 GB a second.
 const FILL_BYTES_PER_MS: u64 = 4_000_000;
 
@@ -506,9 +508,14 @@ impl Keeper<'_> {
     /// The private directories share one file system; when it is full at the
     /// end, that limit was met.
     fn note_full_storage(&mut self) {
+        // A file server in between leaves a rest that it could not fill.
+        let is_full = |storage: &StatVfs| {
+            let rest = (storage.f_blocks / 64).min(FULL_BYTES / storage.f_frsize.max(1));
+            storage.f_bavail <= rest || storage.f_favail == 0
+        };
         if let Ok(storage) = statvfs("/tmp")
             && storage.f_blocks > 0
-            && (storage.f_bavail == 0 || storage.f_favail == 0)
+            && is_full(&storage)
             && std::process::id() == 1
         {
             self.note(Limit::Disk);

@@ -23,6 +23,7 @@ pub struct Terminal {
     master: File,
     /// Kept open, so that the terminal outlives the command.
     slave: OwnedFd,
+    initial: String,
     child: Child,
     /// Everything that appeared so far.
     pub screen: String,
@@ -58,10 +59,12 @@ impl Terminal {
             leader.current_dir(directory);
         }
         leader.stdin(stream()).stdout(stream()).stderr(stream());
+        let initial = modes_of(&slave);
         let child = leader.spawn().expect("setsid starts");
         Self {
             master: File::from(master),
             slave,
+            initial,
             child,
             screen: String::new(),
             seen: 0,
@@ -165,13 +168,12 @@ impl Terminal {
 
     /// Modes of the terminal as `stty -a` prints them.
     pub fn modes(&self) -> String {
-        let input = self.slave.try_clone().expect("a descriptor can be copied");
-        let output = Command::new("stty")
-            .arg("-a")
-            .stdin(input)
-            .output()
-            .expect("stty starts");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        modes_of(&self.slave)
+    }
+
+    /// As it was before anything was started on it.
+    pub fn initial_modes(&self) -> &str {
+        &self.initial
     }
 
     /// False when the terminal is closed.
@@ -202,4 +204,14 @@ impl Drop for Terminal {
         let _ended = self.child.kill().is_err();
         let _reaped = self.child.wait().is_err();
     }
+}
+
+fn modes_of(terminal: &OwnedFd) -> String {
+    let input = terminal.try_clone().expect("a descriptor can be copied");
+    let output = Command::new("stty")
+        .arg("-a")
+        .stdin(input)
+        .output()
+        .expect("stty starts");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -506,9 +506,12 @@ impl AtGate {
         Ok(())
     }
 
-    /// The steps of the plan for which there is no evidence.
+    /// The steps of the plan for which there is no evidence, but for what is seen
+    /// within, before a command is started there.
     pub fn missing_evidence(&self, plan: &Plan) -> Vec<usize> {
-        without_evidence(plan.steps.len(), &self.evidence)
+        let mut missing = without_evidence(plan.steps.len(), &self.evidence);
+        missing.retain(|&step| plan.steps[step].action != Action::SeeGuestKernel);
+        missing
     }
 
     /// Process id of the sandbox's init, as seen outside.

@@ -178,7 +178,7 @@ fn a_terminal_of_its_own_is_resized_and_given_back() {
         &["sh", "-c", "tty; stty size; PS1=prompt: exec sh -i"],
     );
     let mut terminal = Terminal::start(&command);
-    let before = terminal.modes();
+    let before = terminal.initial_modes().to_owned();
     terminal.expect("/dev/pts/");
     terminal.resize(33, 101);
     soon("the new size", || {
@@ -200,7 +200,7 @@ fn a_terminal_of_its_own_is_resized_and_given_back() {
     let mark = "while :; do sleep 0.1; done; : killed-on-terminal";
     let command = staying.command(&["-t"], &["sh", "-c", &format!("echo on; {mark}")]);
     let mut terminal = Terminal::start(&command);
-    let before = terminal.modes();
+    let before = terminal.initial_modes().to_owned();
     terminal.expect("on");
     soon("raw mode", || terminal.modes() != before);
     let needle = format!("exec -t {} -- sh -c echo on", staying.name);
