@@ -5,6 +5,7 @@
 mod bench;
 mod conformance;
 mod fuzz;
+mod kernel_package;
 mod libtest;
 mod packages;
 mod shell;

@@ -52,6 +52,7 @@ const FOR_TESTS: &[Package] = &[
         "/usr/lib/python3/dist-packages/requests",
     ),
     package("python3-venv", "/usr/share/doc/python3-venv"),
+    package("qemu-system-x86", "qemu-system-x86_64"),
     package("sqlite3", "sqlite3"),
     package("strace", "strace"),
     package("tmux", "tmux"),

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change lands, as root and as an
 //! ordinary user.
 
+use crate::kernel_package;
 use crate::libtest::{self, Tally};
 use crate::packages::{self, Escalation, Purpose};
 use crate::user::{self, Scratch, User};
@@ -32,7 +33,7 @@ pub struct Options {
 }
 
 /// What a machine must be able to do unless `STOCKADE_REQUIRE` says otherwise.
-const REQUIRED: &[&str] = &["userns", "landlock", "seccomp", "gvisor"];
+const REQUIRED: &[&str] = &["userns", "landlock", "seccomp", "gvisor", "microvm"];
 /// What root must be able to do besides.
 const REQUIRED_OF_ROOT: &[&str] = &["cgroup"];
 /// The packages whose integration tests run the product from end to end.
@@ -73,6 +74,7 @@ fn phases(options: &Options, tally: &mut Tally) -> Result<()> {
         Escalation::Refuse
     };
     shell::phase("packages", || packages::ensure(Purpose::Tests, escalation))?;
+    let kernel = shell::phase("kernel package", kernel_package::ensure)?;
     shell::phase("rustfmt", || {
         shell::run(shell::cargo().args(["fmt", "--all", "--check"]))
     })?;
@@ -94,12 +96,13 @@ fn phases(options: &Options, tally: &mut Tally) -> Result<()> {
             ])
             .env("STOCKADE_BIN", &product)
             .env("STOCKADE_ORIGIN", &origin)
+            .env("STOCKADE_KERNEL_PACKAGE", &kernel)
             .env("STOCKADE_REQUIRE", required.join(","));
         judge(libtest::run(&mut tests)?, &required, tally)
     })?;
     if user::is_root() {
         shell::phase("end-to-end tests as an ordinary user", || {
-            end_to_end_as_ordinary_user(&product, &origin, tally)
+            end_to_end_as_ordinary_user(&product, &origin, &kernel, tally)
         })?;
     } else {
         println!("\nnot run: the half that needs root; run `cargo xtask test` as root for it");
@@ -175,11 +178,17 @@ fn judge(outcome: (ExitStatus, Tally), required: &[String], tally: &mut Tally) -
     Ok(())
 }
 
-fn end_to_end_as_ordinary_user(product: &Path, origin: &Path, tally: &mut Tally) -> Result<()> {
+fn end_to_end_as_ordinary_user(
+    product: &Path,
+    origin: &Path,
+    kernel: &Path,
+    tally: &mut Tally,
+) -> Result<()> {
     let ordinary = User::ordinary()?;
     let scratch = Scratch::new(Path::new("/var/tmp"), "stockade-ci")?;
     let product = scratch.install(product)?;
     let origin = scratch.install(origin)?;
+    let kernel = scratch.install(kernel)?;
     let work = scratch.directory_of(&ordinary, "work")?;
     let required = required(false);
     let mut first_error = None;
@@ -192,6 +201,7 @@ fn end_to_end_as_ordinary_user(product: &Path, origin: &Path, tally: &mut Tally)
             .current_dir(&work)
             .env("STOCKADE_BIN", &product)
             .env("STOCKADE_ORIGIN", &origin)
+            .env("STOCKADE_KERNEL_PACKAGE", &kernel)
             .env("STOCKADE_REQUIRE", required.join(","));
         // Every program runs, so that one failure does not hide another.
         if let Err(error) = judge(libtest::run(&mut command)?, &required, tally) {

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 
 use stockade_image::{ImageError, Store as Images};
 use stockade_policy::path::printable;
+use stockade_vm::store::Store as Machines;
 use stockade_walls::control_group;
 use stockade_workspace::gc as layers;
 use stockade_workspace::store::{Store, StoreError};
@@ -18,7 +19,7 @@ use crate::state::{StateDirectory, StateError};
 /// One thing that was left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// `layer`, `image`, `control-group`, `socket` or `sandbox`.
+    /// `layer`, `image`, `machine-image`, `control-group`, `socket` or `sandbox`.
     pub kind: &'static str,
     /// Where it is, printable.
     pub place: String,
@@ -30,6 +31,8 @@ pub enum GcError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Image(#[from] ImageError),
+    #[error(transparent)]
+    Machine(#[from] stockade_vm::VmError),
     #[error(transparent)]
     State(#[from] StateError),
 }
@@ -48,6 +51,9 @@ pub fn find(state: &StateDirectory) -> Result<Vec<Left>, GcError> {
     }
     for path in Images::open(state.as_fd())?.litter()? {
         add("image", path.as_os_str().as_encoded_bytes());
+    }
+    for path in Machines::open(state.as_fd())?.litter()? {
+        add("machine-image", path.as_os_str().as_encoded_bytes());
     }
     for path in control_group::stale() {
         add("control-group", path.as_os_str().as_encoded_bytes());
@@ -68,6 +74,7 @@ pub fn clear(state: &StateDirectory) -> Result<Vec<Left>, GcError> {
         layers::collect(&store)?;
     }
     Images::open(state.as_fd())?.clear()?;
+    Machines::open(state.as_fd())?.clear()?;
     control_group::clear();
     for run in control::dead(state)? {
         control::bury(state, &run);

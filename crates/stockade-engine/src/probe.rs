@@ -5,6 +5,7 @@
 //! diagnosed by the doctor. What is cheap and certain is.
 
 pub mod gvisor;
+pub mod machine;
 pub mod network;
 
 use std::collections::{BTreeMap, HashSet};
@@ -121,6 +122,7 @@ pub fn facts(
         ca_bundles: Vec::new(),
         java_stores: Vec::new(),
         gvisor: gvisor::not_looked_for(),
+        machine: machine::not_looked_for(),
         image,
         environment,
     };

@@ -5,7 +5,7 @@
 
 pub(crate) mod opening;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -103,6 +103,8 @@ pub struct Planned {
     kept: Mutex<Option<Lock>>,
     /// Keeps the image in its place.
     _image: Option<InUse>,
+    /// Likewise the machine image.
+    _machine: Option<stockade_vm::store::InUse>,
 }
 
 impl Planned {
@@ -314,6 +316,10 @@ fn compiled(
     if loaded.policy.wall.0 == Wall::Gvisor {
         facts.gvisor = probe::gvisor::found();
     }
+    let mut machine = None;
+    if loaded.policy.wall.0 == Wall::Microvm {
+        (facts.machine, machine) = probe::machine::found(loaded.state.as_fd());
+    }
     if wants_way_out(request, &loaded) {
         facts.redirect = probe::network::redirect(&loaded.state).map_err(LoadError::from)?;
         let image = facts.image.as_ref();
@@ -340,6 +346,7 @@ fn compiled(
         base,
         kept: Mutex::new(kept),
         _image: used,
+        _machine: machine,
     })
 }
 

@@ -15,8 +15,8 @@ use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
 use crate::plan::{
     Access, Action, Command, Cover, Form, Grant, Guest, GuestKernel, Hold, Image, Instruction,
-    Landlock, LandlockRule, Limits, Listener, Mask, MaskPath, Plan, Resource, ResourceLimit, Rule,
-    Runsc, StandIn, StandInKind, Step, StoreFormat, Wall, WorkspaceMode,
+    Landlock, LandlockRule, Limits, Listener, Machine, Mask, MaskPath, Plan, Resource,
+    ResourceLimit, Rule, Runsc, StandIn, StandInKind, Step, StoreFormat, Wall, WorkspaceMode,
 };
 
 /// Names this encoding; part of what is hashed.
@@ -193,6 +193,10 @@ structs! {
     Image { name, id, root, rule }
     Guest { kernel, host_name }
     Runsc { program, version }
+    Machine {
+        program, version, image, release, kernel, kernel_digest, initramfs, initramfs_digest,
+        memory,
+    }
     Rule { id, origin, reason }
     Grant { path, access, private, rule }
     Mask { path, directory, committed, rule }
@@ -255,6 +259,7 @@ impl Canonical for GuestKernel {
     fn encode(&self, encoder: &mut Encoder) {
         match self {
             Self::Gvisor(runsc) => variant!(encoder, 0, runsc),
+            Self::Machine(machine) => variant!(encoder, 1, machine),
         }
     }
 }

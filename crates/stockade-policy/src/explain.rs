@@ -55,12 +55,7 @@ pub fn text(plan: &Plan, style: Style, detail: Detail) -> String {
         (Wall::Process, Form::LandlockOnly) => {
             "Wall process, with Landlock and seccomp alone".to_owned()
         }
-        (wall, _) if wall.has_own_kernel() => {
-            format!(
-                "Wall {}, with namespaces and seccomp around it",
-                wall.word()
-            )
-        }
+        (Wall::Gvisor, _) => "Wall gvisor, with namespaces and seccomp around it".to_owned(),
         (Wall::Seatbelt, _) => "Wall seatbelt, with a profile for sandbox-exec (macOS)".to_owned(),
         (wall, _) => format!(
             "Wall {}, with namespaces, Landlock and seccomp",
@@ -68,11 +63,18 @@ pub fn text(plan: &Plan, style: Style, detail: Detail) -> String {
         ),
     });
     if let Some(guest) = &plan.guest {
-        let GuestKernel::Gvisor(runsc) = &guest.kernel;
-        page.line(&format!(
-            "Kernel gVisor {} ({}), systrap",
-            runsc.version, runsc.program
-        ));
+        page.line(&match &guest.kernel {
+            GuestKernel::Gvisor(runsc) => {
+                format!(
+                    "Kernel gVisor {} ({}), systrap",
+                    runsc.version, runsc.program
+                )
+            }
+            GuestKernel::Machine(machine) => format!(
+                "Kernel Linux {} of machine image {}, {} MiB, in QEMU {} ({})",
+                machine.release, machine.image, machine.memory, machine.version, machine.program
+            ),
+        });
     }
     if let Some(image) = &plan.image {
         let origin = page.toned(Tone::Faint, &source(&image.rule));
@@ -291,7 +293,7 @@ fn system_calls(page: &mut Page, plan: &Plan, detail: Detail) {
 
 /// The rules from which this plan's filter was made.
 fn rules_in_force(plan: &Plan) -> impl Iterator<Item = seccomp::RuleLine> {
-    let nested = plan.nested_sandbox || plan.guest.is_some();
+    let nested = plan.nested_sandbox || plan.wall == Wall::Gvisor;
     seccomp::rules()
         .into_iter()
         .filter(move |rule| match rule.applies {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::path::AbsolutePath;
-use crate::plan::{Cover, Runsc};
+use crate::plan::{Cover, Machine, Runsc};
 
 /// Processor architecture, which decides system call numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +140,9 @@ pub struct Facts {
     pub java_stores: Vec<AbsolutePath>,
     /// The gVisor of this machine; looked for only where the policy wants it.
     pub gvisor: Gvisor,
+    /// What a virtual machine would be; looked for only where the policy wants
+    /// one.
+    pub machine: MachineFacts,
     /// The image that the policy names. What is said of paths in its
     /// directories is then said of the image and not of the host.
     pub image: Option<ImageFacts>,
@@ -149,6 +152,13 @@ pub struct Facts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gvisor {
     Found(Runsc),
+    Missing { reason: String, remedy: String },
+}
+
+/// Whether a virtual machine can be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MachineFacts {
+    Found(Machine),
     Missing { reason: String, remedy: String },
 }
 

@@ -511,6 +511,27 @@ pub struct Guest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuestKernel {
     Gvisor(Runsc),
+    Machine(Machine),
+}
+
+/// A virtual machine as this machine can start one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// QEMU, a path of the view as well; links resolved.
+    pub program: AbsolutePath,
+    /// As it says itself.
+    pub version: String,
+    /// Name of the machine image.
+    pub image: String,
+    /// What `uname -r` says within.
+    pub release: String,
+    /// The image's kernel and initial file system, and their SHA-256.
+    pub kernel: AbsolutePath,
+    pub kernel_digest: String,
+    pub initramfs: AbsolutePath,
+    pub initramfs_digest: String,
+    /// Its memory in MiB; 0 until the plan says how much.
+    pub memory: u32,
 }
 
 /// gVisor's program as it was found on this machine.

@@ -50,9 +50,9 @@ pub struct Policy {
 
 impl Policy {
     /// Whether what the launcher executes makes namespaces of its own: a
-    /// sandbox of the user's, or a kernel of the command's own.
+    /// sandbox of the user's, or gVisor.
     pub fn makes_namespaces(&self) -> bool {
-        self.nested_sandbox.is_some() || self.wall.0.has_own_kernel()
+        self.nested_sandbox.is_some() || self.wall.0 == Wall::Gvisor
     }
 }
 

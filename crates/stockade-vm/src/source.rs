@@ -248,4 +248,4 @@ fn content(data: &mut dyn Read, place: &str) -> io::Result<Kernel> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -323,3 +323,6 @@ fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,12 @@
 //! That passes two descriptors on, which the agent within needs: its channel
 //! (3), and itself (4).
 
-use stockade_policy::plan::{GUEST_DIRECTORY, GuestKernel, Plan};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+use stockade_policy::path::AbsolutePath;
+use stockade_policy::plan::{GUEST_DIRECTORY, GuestKernel, Machine, Plan};
+use stockade_vm::qemu::{self, Accelerator};
 
 use crate::oci;
 
@@ -17,6 +22,7 @@ const CONTAINER: &str = "stockade";
 pub(crate) fn arguments(plan: &Plan) -> Option<Vec<Vec<u8>>> {
     match &plan.guest.as_ref()?.kernel {
         GuestKernel::Gvisor(_) => Some(gvisor(plan)),
+        GuestKernel::Machine(machine) => Some(qemu(plan, machine)),
     }
 }
 
@@ -24,7 +30,63 @@ pub(crate) fn arguments(plan: &Plan) -> Option<Vec<Vec<u8>>> {
 pub(crate) fn config(plan: &Plan, environment: &[(Vec<u8>, Vec<u8>)]) -> Option<Vec<u8>> {
     match &plan.guest.as_ref()?.kernel {
         GuestKernel::Gvisor(_) => Some(oci::config(plan, environment).to_string().into_bytes()),
+        GuestKernel::Machine(_) => None,
     }
+}
+
+/// Number of the agent's channel in what the launcher executes.
+const CHANNEL: u32 = 3;
+
+/// Temporary directories that become the machine's own memory, unless something
+/// else of the view is below them.
+const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+
+/// The machine, whose root is the view.
+fn qemu(plan: &Plan, machine: &Machine) -> Vec<Vec<u8>> {
+    let name = plan.guest.as_ref().map_or("", |guest| &guest.host_name);
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    let name: String = name
+        .chars()
+        .map(|c| if plain(c) { c } else { '-' })
+        .collect();
+    let private: Vec<&Path> = TEMPORARY
+        .iter()
+        .filter(|path| is_alone(plan, path))
+        .map(Path::new)
+        .collect();
+    let arguments = qemu::arguments(&qemu::Machine {
+        accelerator: Accelerator::Tcg,
+        memory: machine.memory,
+        processors: 1,
+        kernel: Path::new(&format!("{GUEST_DIRECTORY}/kernel")),
+        initramfs: Path::new(&format!("{GUEST_DIRECTORY}/initramfs")),
+        root: Path::new("/"),
+        channel: CHANNEL,
+        network: false,
+        guest: qemu::Guest {
+            uid: plan.uid,
+            gid: plan.gid,
+            umask: plan.umask,
+            name: if name.is_empty() { "sandbox" } else { &name },
+            private: &private,
+        },
+    });
+    let program = machine.program.as_bytes().to_vec();
+    let arguments = arguments.into_iter().map(OsStringExt::into_vec);
+    std::iter::once(program).chain(arguments).collect()
+}
+
+/// Whether a path is a private directory with nothing else of the view below.
+fn is_alone(plan: &Plan, path: &str) -> bool {
+    let Ok(path) = AbsolutePath::parse(path) else {
+        return false;
+    };
+    let below = |other: &AbsolutePath| *other != path && other.is_within(&path);
+    plan.grants
+        .iter()
+        .any(|grant| grant.private && grant.path == path)
+        && !plan.grants.iter().any(|grant| below(&grant.path))
+        && !below(&plan.command.directory)
 }
 
 /// gVisor's own settings. The network of the host that it is given is the

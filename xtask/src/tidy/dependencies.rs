@@ -65,7 +65,12 @@ const BOUNDARIES: &[Boundary] = &[
     },
     Boundary {
         name: "stockade-walls",
-        workspace: &["stockade-launch", "stockade-policy", "stockade-sys"],
+        workspace: &[
+            "stockade-launch",
+            "stockade-policy",
+            "stockade-sys",
+            "stockade-vm",
+        ],
         outside: Outside::Not(RUNTIMES),
     },
     Boundary {
@@ -99,6 +104,7 @@ const BOUNDARIES: &[Boundary] = &[
             "stockade-launch",
             "stockade-policy",
             "stockade-sys",
+            "stockade-vm",
             "stockade-walls",
             "stockade-workspace",
         ],
@@ -112,12 +118,14 @@ const BOUNDARIES: &[Boundary] = &[
     Boundary {
         name: "stockade",
         workspace: &[
+            "stockade-agent-image",
             "stockade-attacks",
             "stockade-egress",
             "stockade-engine",
             "stockade-image",
             "stockade-policy",
             "stockade-sys",
+            "stockade-vm",
             "stockade-workspace",
         ],
         outside: Outside::Any,

@@ -51,7 +51,7 @@ pub fn found() -> Gvisor {
 }
 
 /// A program that somebody else could change is not what keeps a command in.
-fn is_trusted(program: &Path) -> Result<(), String> {
+pub(super) fn is_trusted(program: &Path) -> Result<(), String> {
     let status = std::fs::metadata(program).map_err(|error| error.to_string())?;
     let caller = rustix::process::geteuid();
     // Where root has no id in the caller's user namespace it is nobody.

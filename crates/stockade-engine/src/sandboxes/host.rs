@@ -10,6 +10,7 @@ mod end;
 mod kernel;
 mod one;
 mod orders;
+mod own;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::PollFlags;
 use stockade_agent::host::Accepted;
 use stockade_agent::wire::{Reply, Request, Status, TASKS_MAX};
-use stockade_policy::plan::Plan;
+use stockade_policy::plan::{GuestKernel, Plan};
 use stockade_sys::{rustix, signal};
 use stockade_walls::agent::Agent;
 
@@ -33,9 +34,13 @@ use crate::events::{Event, RunId};
 use crate::log::{Log, LogError};
 use kernel::Kernel;
 use one::One;
+use own::Own;
 
 /// How long the agent may take to greet.
 const GREETING_MAX: Duration = Duration::from_secs(30);
+/// How long it may take in a machine that has to boot, on a busy host whose
+/// processor does not help.
+const BOOT_MAX: Duration = Duration::from_secs(300);
 /// How long commands may take to end when they are asked to.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long they, and the agent, may take when they have to.
@@ -124,6 +129,7 @@ struct Running {
 pub struct Host {
     callers: Callers,
     kernel: Kernel,
+    own: Option<Own>,
     /// On its way to the launcher.
     agent: Option<Agent>,
     link: Link,
@@ -156,8 +162,14 @@ impl Hosting {
         }
         let mut host = Host::new(self, channel, run.clone(), log.clone())?;
         host.agent = Some(agent);
-        if plan.guest.is_some() {
-            host.kernel = Kernel::Unseen;
+        if let Some(guest) = &plan.guest {
+            host.kernel = Kernel::Unseen(guest.kernel.clone());
+            if matches!(guest.kernel, GuestKernel::Machine(_)) {
+                host.own = Some(Own::of(plan));
+                host.phase = Phase::Greeting {
+                    until: Instant::now() + BOOT_MAX,
+                };
+            }
         }
         Ok(host)
     }
@@ -179,6 +191,7 @@ impl Host {
         Ok(Self {
             callers,
             kernel: Kernel::Hosts,
+            own: None,
             agent: None,
             link: Link::new(channel)?,
             closed: None,

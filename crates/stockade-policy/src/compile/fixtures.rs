@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::{CommandRequest, compile};
-use crate::facts::{Ability, Architecture, ControlGroups, Facts, Gvisor, PathFact, PathKind};
+use crate::facts::{
+    Ability, Architecture, ControlGroups, Facts, Gvisor, MachineFacts, PathFact, PathKind,
+};
 use crate::path::AbsolutePath;
-use crate::plan::{Form, Plan, Rule, Runsc, Unenforceable};
+use crate::plan::{Form, Machine, Plan, Rule, Runsc, Unenforceable};
 use crate::policy::{GrantTarget, LimitDemands, NamedSet, NetworkPolicy, PathGrant, Policy};
 
 pub(crate) fn path(text: &str) -> AbsolutePath {
@@ -65,6 +67,20 @@ fn gvisor() -> Gvisor {
     })
 }
 
+fn machine() -> MachineFacts {
+    MachineFacts::Found(Machine {
+        program: path("/usr/bin/qemu-system-x86_64"),
+        version: "7.2".to_owned(),
+        image: "default".to_owned(),
+        release: "6.12.1-x".to_owned(),
+        kernel: path("/state/kernel"),
+        kernel_digest: "k".to_owned(),
+        initramfs: path("/state/initramfs"),
+        initramfs_digest: "i".to_owned(),
+        memory: 0,
+    })
+}
+
 /// A laptop of an ordinary user, without control groups.
 pub(crate) fn facts() -> Facts {
     let environment = [
@@ -107,6 +123,7 @@ pub(crate) fn facts() -> Facts {
         ca_bundles: vec![path("/etc/ssl/certs/ca-certificates.crt")],
         java_stores: Vec::new(),
         gvisor: gvisor(),
+        machine: machine(),
     };
     add_paths(&mut facts);
     facts

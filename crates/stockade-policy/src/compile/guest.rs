@@ -1,26 +1,27 @@
 //! A kernel of the command's own: whether this machine has one, what the plan
 //! says of it, and what is not held where there is one.
 
-use crate::facts::{Facts, Gvisor};
+use crate::facts::{Facts, Gvisor, MachineFacts};
 use crate::guarantee::Guarantee::{self, *};
-use crate::plan::{Form, Guest, GuestKernel, Wall, WorkspaceMode};
+use crate::plan::{Form, Guest, GuestKernel, Limits, Machine, Wall, WorkspaceMode};
 use crate::policy::Policy;
 
 use super::findings::Findings;
 
+/// Memory that QEMU takes besides the machine's own: what it is itself, and the
+/// code that it translated.
+const QEMU_BYTES: u64 = 256 << 20;
+/// Least memory of a machine, in MiB.
+const MACHINE_MIB_MIN: u64 = 192;
+/// Memory of a machine where nothing limits it, in MiB.
+const MACHINE_MIB: u64 = 2048;
+
 /// Refuses where there is no such kernel, and what one would not keep.
 pub(super) fn check(policy: &Policy, facts: &Facts, findings: &mut Findings) {
-    match (policy.wall.0, &facts.gvisor) {
-        (Wall::Seatbelt | Wall::Process | Wall::Container, _) => return,
-        (Wall::Gvisor, Gvisor::Found(_)) => {}
-        (Wall::Gvisor, Gvisor::Missing { reason, remedy }) => {
-            findings.refuse(PR1, reason, remedy);
-        }
-        (Wall::Microvm, _) => findings.refuse(
-            PR1,
-            "there is no virtual machine on this machine yet",
-            "`stockade vm build`, or use a weaker wall",
-        ),
+    match policy.wall.0 {
+        Wall::Seatbelt | Wall::Process | Wall::Container => return,
+        Wall::Gvisor => check_gvisor(policy, facts, findings),
+        Wall::Microvm => check_machine(policy, facts, findings),
     }
     if let Some(rule) = &policy.nested_sandbox {
         findings.refuse(
@@ -31,6 +32,12 @@ pub(super) fn check(policy: &Policy, facts: &Facts, findings: &mut Findings) {
             ),
             "remove process.nested_sandbox: sandboxes within a kernel of their own need no leave",
         );
+    }
+}
+
+fn check_gvisor(policy: &Policy, facts: &Facts, findings: &mut Findings) {
+    if let Gvisor::Missing { reason, remedy } = &facts.gvisor {
+        findings.refuse(PR1, reason, remedy);
     }
     let live = policy.workspace_mode.0 == WorkspaceMode::Live && !policy.write.is_empty();
     if live && policy.form == Form::Namespaces {
@@ -47,16 +54,71 @@ pub(super) fn check(policy: &Policy, facts: &Facts, findings: &mut Findings) {
     );
 }
 
+fn check_machine(policy: &Policy, facts: &Facts, findings: &mut Findings) {
+    if let MachineFacts::Missing { reason, remedy } = &facts.machine {
+        findings.refuse(PR1, reason, remedy);
+    }
+    if policy.form != Form::Namespaces {
+        findings.refuse(
+            PR1,
+            "a machine is shown a view of its own, which needs namespaces",
+            "use the form \"namespaces\"",
+        );
+    }
+    if policy.image.is_some() {
+        findings.refuse(
+            PR1,
+            "QEMU is not in the image that stands for the system",
+            "leave the image out, or use the wall \"gvisor\" or \"container\"",
+        );
+    }
+    if policy.network.opens_anything() {
+        findings.refuse(
+            NT1,
+            "a machine has no network yet",
+            "use a weaker wall, or leave the network closed",
+        );
+    }
+    if let Some((_, rule)) = &policy.limits.file_bytes {
+        findings.refuse(
+            FS6,
+            format!(
+                "the size of a single file ({}) is not limited in a machine",
+                rule.origin
+            ),
+            "remove limits.file_size, or use a weaker wall",
+        );
+    }
+    findings.lose(
+        PR7,
+        "the number of processes in the machine, their open files and their processor time are \
+         bounded by the machine as a whole alone",
+    );
+}
+
 /// What the plan says of the kernel.
-pub(super) fn in_plan(policy: &Policy, facts: &Facts) -> Option<Guest> {
-    let kernel = match (policy.wall.0, &facts.gvisor) {
-        (Wall::Gvisor, Gvisor::Found(runsc)) => GuestKernel::Gvisor(runsc.clone()),
+pub(super) fn in_plan(policy: &Policy, facts: &Facts, limits: &Limits) -> Option<Guest> {
+    let kernel = match (policy.wall.0, &facts.gvisor, &facts.machine) {
+        (Wall::Gvisor, Gvisor::Found(runsc), _) => GuestKernel::Gvisor(runsc.clone()),
+        (Wall::Microvm, _, MachineFacts::Found(machine)) => GuestKernel::Machine(Machine {
+            memory: memory(limits),
+            ..machine.clone()
+        }),
         _ => return None,
     };
     Some(Guest {
         kernel,
         host_name: facts.host_name.clone(),
     })
+}
+
+/// Memory of a machine in MiB, so that QEMU as a whole keeps to the limit.
+fn memory(limits: &Limits) -> u32 {
+    let limited = limits
+        .memory_bytes
+        .map(|bytes| bytes.saturating_sub(QEMU_BYTES) >> 20);
+    let memory = limited.unwrap_or(MACHINE_MIB).max(MACHINE_MIB_MIN);
+    u32::try_from(memory).unwrap_or(u32::MAX)
 }
 
 /// What holds a guarantee besides what holds it around any process; `None`
@@ -138,10 +200,52 @@ mod tests {
         };
         let refused = compiled(&gvisor(), &facts).unwrap_err();
         assert!(refused.iter().any(|one| one.remedy == "install it"));
+        facts.machine = MachineFacts::Missing {
+            reason: "no image".to_owned(),
+            remedy: "build it".to_owned(),
+        };
         let mut policy = gvisor();
         policy.wall.0 = Wall::Microvm;
         let refused = compiled(&policy, &facts).unwrap_err();
-        assert!(refused.iter().any(|one| one.remedy.contains("vm build")));
+        assert!(refused.iter().any(|one| one.remedy == "build it"));
+    }
+
+    #[test]
+    fn around_a_machine_is_all_of_the_process_wall() {
+        let mut policy = policy();
+        policy.wall = (Wall::Microvm, rule("wall"));
+        policy.weaken = vec![(PR7, rule("weaken"))];
+        let plan = compiled(&policy, &facts()).unwrap();
+        for step in [
+            "guest.image kernel",
+            "guest.image initramfs",
+            "confine.no-nesting",
+            "confine.landlock",
+            "confine.names",
+            "confine.system-calls",
+            "guest.kernel",
+        ] {
+            assert!(position(&plan, step).is_some(), "{step}");
+        }
+        let landlock = position(&plan, "confine.landlock").unwrap();
+        let Action::Landlock(ruleset) = &plan.steps[landlock].action else {
+            panic!("not Landlock");
+        };
+        let guest = |rule: &&crate::plan::LandlockRule| {
+            rule.path.as_bytes() == crate::plan::GUEST_DIRECTORY.as_bytes()
+        };
+        assert!(ruleset.rules.iter().any(|rule| guest(&rule)));
+    }
+
+    #[test]
+    fn the_memory_of_a_machine_leaves_room_for_qemu() {
+        let mut limits = compiled(&policy(), &facts()).unwrap().limits;
+        limits.memory_bytes = Some(2 << 30);
+        assert_eq!(memory(&limits), 1792);
+        limits.memory_bytes = Some(64 << 20);
+        assert_eq!(memory(&limits), 192);
+        limits.memory_bytes = None;
+        assert_eq!(memory(&limits), 2048);
     }
 
     #[test]

@@ -7,14 +7,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::facts::{Ability, Facts, Gvisor, PathKind};
+use crate::facts::{Ability, Facts, Gvisor, MachineFacts, PathKind};
 use crate::guarantee::Guarantee::{self, *};
 use crate::landlock::{self, Object, Rights};
 use crate::network::rules::Capture;
 use crate::path::AbsolutePath;
 use crate::plan::{
     Access, Action, Cover, Form, GUEST_DIRECTORY, Landlock, LandlockRule, Limits, MaskPath, Step,
-    WorkspaceMode,
+    Wall, WorkspaceMode,
 };
 use crate::policy::Policy;
 use crate::seccomp;
@@ -221,8 +221,10 @@ impl StepList<'_> {
             }
         }
         self.mask(view, &absent);
-        if parts.policy.wall.0.has_own_kernel() {
-            self.guest(parts.facts);
+        match parts.policy.wall.0 {
+            Wall::Gvisor => self.gvisor(parts.facts),
+            Wall::Microvm => self.machine(parts.facts),
+            Wall::Seatbelt | Wall::Process | Wall::Container => {}
         }
         if let Some(network) = parts.network {
             self.listen(network);
@@ -230,8 +232,32 @@ impl StepList<'_> {
         self.push("view.enter", Action::EnterRoot, &[FS1, FS2, FS5]);
     }
 
-    /// Puts what starts the command's own kernel where that will not see it.
-    fn guest(&mut self, facts: &Facts) {
+    /// Puts kernel and initial file system of a machine into the view.
+    fn machine(&mut self, facts: &Facts) {
+        let MachineFacts::Found(machine) = &facts.machine else {
+            return;
+        };
+        let mode = 0o700;
+        let path = AbsolutePath::parse(GUEST_DIRECTORY).expect("the path is absolute");
+        let directory = Action::PrivateDirectory { path, mode };
+        self.push("guest.directory", directory, &[PR1]);
+        for (name, source) in [
+            ("kernel", &machine.kernel),
+            ("initramfs", &machine.initramfs),
+        ] {
+            let path = AbsolutePath::parse(format!("{GUEST_DIRECTORY}/{name}"));
+            let action = Action::Bind {
+                source: source.clone(),
+                path: path.expect("the path is absolute"),
+                access: Access::Read,
+                directory: false,
+            };
+            self.push(format!("guest.image {name}"), action, &[PR1]);
+        }
+    }
+
+    /// Puts what starts gVisor where that will not see it.
+    fn gvisor(&mut self, facts: &Facts) {
         let directory = AbsolutePath::parse(GUEST_DIRECTORY).expect("the path is absolute");
         self.push(
             "guest.bundle",
@@ -438,13 +464,12 @@ impl StepList<'_> {
             );
         }
         self.push("confine.no-new-privileges", Action::NoNewPrivileges, &[PR2]);
-        let capabilities = match policy.wall.0.has_own_kernel() && facts.uid == 0 {
+        let capabilities = match policy.wall.0 == Wall::Gvisor && facts.uid == 0 {
             true => Action::KeepMapping,
             false => Action::DropCapabilities,
         };
         self.push("confine.capabilities", capabilities, &[FS5, PR2]);
-        // None around a nested sandbox or a kernel of the command's own: Landlock refuses every mount(2) to
-        // whoever it confines, and a layer that leaves the file system alone
+        // None around a nested sandbox or gVisor: Landlock refuses every mount(2) to whoever it confines, and a layer that leaves the file system alone
         // still refuses moves between directories once an inner layer does not
         // (LANDLOCK_ACCESS_FS_REFER in landlock(7)).
         let around_another = policy.form == Form::Namespaces && policy.makes_namespaces();
@@ -535,6 +560,11 @@ fn landlock_rules(policy: &Policy, facts: &Facts, entries: &Entries) -> Vec<Land
             path: AbsolutePath::root(),
             allowed,
         });
+    }
+    if policy.wall.0 == Wall::Microvm {
+        let path = AbsolutePath::parse(GUEST_DIRECTORY).expect("the path is absolute");
+        let allowed = landlock::read_rights(abi, Object::Directory);
+        rules.push(LandlockRule { path, allowed });
     }
     for (path, entry) in entries {
         let native = |path: &AbsolutePath| is_device(facts, path) || is_layered(policy, path);

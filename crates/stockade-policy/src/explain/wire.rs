@@ -51,7 +51,7 @@ pub struct ExplainV1 {
 /// A kernel of the command's own.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelV1 {
-    /// `gvisor`.
+    /// `gvisor`, or `linux` in a virtual machine.
     pub name: &'static str,
     pub version: String,
     /// The program that starts it.
@@ -226,6 +226,11 @@ pub fn json(plan: &Plan) -> ExplainV1 {
                 name: "gvisor",
                 version: runsc.version.clone(),
                 program: runsc.program.to_string(),
+            },
+            GuestKernel::Machine(machine) => KernelV1 {
+                name: "linux",
+                version: machine.release.clone(),
+                program: machine.program.to_string(),
             },
         }),
         limits: limits(&plan.limits),

@@ -81,6 +81,11 @@ fn deb(parts: &[(&str, &[u8])]) -> Vec<u8> {
     bytes
 }
 
+/// A kernel package of a release, with all that a machine needs.
+pub(crate) fn package_of(release: &str) -> Vec<u8> {
+    deb(&[("data.tar.gz", &tar(&content_of(release)))])
+}
+
 fn read_deb(bytes: &[u8]) -> Result<(Kernel, Vec<Module>), VmError> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(bytes).unwrap();

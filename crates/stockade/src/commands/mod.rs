@@ -33,3 +33,4 @@ pub mod tend;
 pub mod test;
 pub mod trust;
 pub mod untrust;
+pub mod vm;

@@ -186,6 +186,11 @@ impl Host {
         if self.link.ledger.len() >= TASKS_MAX {
             return Err(too_many());
         }
+        let complete = self.own.as_ref().map(|own| own.complete(&spec));
+        let complete = match complete {
+            Some(complete) => Some(complete.ok_or("the command and its variables are too long")?),
+            None => None,
+        };
         let exec = self.execs + 1;
         let command = strings(spec.arguments).map(printable).collect();
         self.write_down(&[Event::ExecStarted { exec, command }])
@@ -205,7 +210,8 @@ impl Host {
             kill_at: None,
         };
         self.running.insert(task, running);
-        self.link.execute(task, bytes);
+        self.link
+            .execute(task, complete.as_deref().unwrap_or(bytes));
         let telling = Telling::new(has_error);
         Ok(Stage::Running { task, telling })
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::facts::{Facts, PathKind};
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
-use crate::plan::{Access, Cover, Form, Mask, Rule};
+use crate::plan::{Access, Cover, Form, Mask, Rule, Wall};
 use crate::policy::Policy;
 
 use super::super::findings::Findings;
@@ -203,7 +203,7 @@ fn caches_of_others(masks: &mut Masks, view: &View, facts: &Facts) {
 /// No namespace makes the kernel's key rings private (keyrings(7)). The calls
 /// are refused; their lists in /proc (proc_keys(5)) are covered.
 fn kernel_keys(masks: &mut Masks, policy: &Policy, findings: &mut Findings) {
-    if policy.wall.0.has_own_kernel() {
+    if policy.wall.0 == Wall::Gvisor {
         // The command has another /proc.
         return;
     }

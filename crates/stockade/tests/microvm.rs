@@ -1,0 +1,189 @@
+//! The microVM wall: ordinary work, sandboxes that stay, and that nothing is left
+//! of a run, with a whole machine under the command. Each machine boots for
+//! seconds, so each test does much with one.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+use stockade_testkit::machine::kernel_package;
+use stockade_testkit::tools::soon;
+use stockade_testkit::{Finished, World, processes_with};
+
+/// What is given up by name: exact limits, where this user has no control group.
+/// The memory of QEMU and the machine tells the machines of the tests apart.
+fn policy(memory: u32) -> String {
+    let memory = memory + QEMU_MIB;
+    format!("wall = \"microvm\"\nweaken = [\"PR7\"]\n[limits]\nmemory = \"{memory}MiB\"\n")
+}
+
+/// What QEMU itself may take of the limit.
+const QEMU_MIB: u32 = 256;
+
+fn stockade(world: &World, arguments: &[&str]) -> Finished {
+    Finished::of(world.stockade().args(arguments).output().unwrap())
+}
+
+/// A world with a machine image. It is built once: unpacking half a gigabyte
+/// takes longer than to boot.
+fn with_image(test: &str, memory: u32) -> Option<World> {
+    static IMAGE: OnceLock<(World, PathBuf)> = OnceLock::new();
+    let package = kernel_package(test)?;
+    let (_, image) = IMAGE.get_or_init(|| {
+        let world = World::new();
+        let package = package.to_str().unwrap();
+        let built = stockade(
+            &world,
+            &["vm", "build", "--json", "--kernel-package", package],
+        )
+        .ok();
+        let built: Value = serde_json::from_str(&built).unwrap();
+        assert!(
+            built["image"]["release"]
+                .as_str()
+                .unwrap()
+                .starts_with("6."),
+            "{built}"
+        );
+        let image = world.home.join(".local/state/stockade/machines");
+        (world, image)
+    });
+    let world = World::new();
+    world.policy(&policy(memory));
+    let state = world.home.join(".local/state/stockade");
+    fs::create_dir_all(&state).unwrap();
+    let copied = Command::new("cp").arg("-a").arg(image).arg(&state).status();
+    assert!(copied.unwrap().success());
+    let closed = Command::new("chmod").arg("700").arg(&state).status();
+    assert!(closed.unwrap().success());
+    Some(world)
+}
+
+#[test]
+fn ordinary_work_is_done_in_a_machine_with_its_own_kernel() {
+    let Some(world) = with_image("ordinary_work_is_done_in_a_machine", 301) else {
+        return;
+    };
+    let listed: Value =
+        serde_json::from_str(&stockade(&world, &["vm", "list", "--json"]).ok()).unwrap();
+    let release = listed["images"][0]["release"].as_str().unwrap().to_owned();
+    let report = world.outside().join("report.json");
+    let options = ["--report", report.to_str().unwrap()];
+    let script = "set -e; umask 027; uname -r; echo one > file; git init -q .; \
+        git -c user.name=a -c user.email=a@b add file; \
+        git -c user.name=a -c user.email=a@b commit -qm first; git log --format=%s; \
+        mkdir -p deep/er; ln -s ../file deep/link; cat deep/link; stat -c %a file; \
+        pwd; id -u; echo $HOME; grep -c . /proc/self/mounts >/dev/null; \
+        grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status | cut -f 2; \
+        cat /etc/shadow >/dev/null 2>&1 || echo closed; \
+        echo no > /etc/new 2>/dev/null || echo closed; exit 7";
+    let run = world.run(&options, &["sh", "-c", script]).expect_code(7);
+    let own = stockade_sys::rustix::process::geteuid().as_raw();
+    let (project, home) = (world.project.display(), world.home.display());
+    let none = "0000000000000000";
+    let expected = format!(
+        "{release}\nfirst\none\n640\n{project}\n{own}\n{home}\n{none}\n{none}\n1\nclosed\nclosed\n"
+    );
+    assert_eq!(run.stdout, expected, "{}", run.stderr);
+    // What was written is there outside, as it was written.
+    let outside = world.outside_sh("git log --format=%s; stat -c '%a %u' file");
+    assert_eq!(outside.ok(), format!("first\n640 {own}"));
+    let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    assert!(
+        report
+            .to_string()
+            .contains("/proc/cmdline of the agent's kernel says"),
+        "{report}"
+    );
+    nothing_is_left(301);
+}
+
+/// No machine with this much memory runs.
+fn nothing_is_left(memory: u32) {
+    let machine = format!(" -m {memory} ");
+    assert!(soon(|| processes_with(&machine).is_empty()));
+}
+
+#[test]
+fn a_guarded_name_is_held_in_a_live_workspace() {
+    let Some(world) = with_image("a_guarded_name_is_held_in_a_live_workspace", 302) else {
+        return;
+    };
+    world.outside_sh("git init -q .").ok();
+    let run = world.run(
+        &[],
+        &[
+            "sh",
+            "-c",
+            "echo evil > .git/hooks/post-checkout; echo fine > plain",
+        ],
+    );
+    assert!(
+        !world.project.join(".git/hooks/post-checkout").exists(),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(
+        fs::read_to_string(world.project.join("plain")).unwrap(),
+        "fine\n"
+    );
+}
+
+#[test]
+fn a_machine_stays_and_is_gone_when_it_is_stopped_or_killed() {
+    let Some(world) = with_image("a_machine_stays", 303) else {
+        return;
+    };
+    stockade(&world, &["start", "--name", "box"]).ok();
+    let exec = |script: &str| stockade(&world, &["exec", "box", "--", "sh", "-c", script]);
+    assert_eq!(
+        exec("echo one > /tmp/kept; pwd").ok(),
+        world.project.display().to_string()
+    );
+    assert_eq!(exec("cat /tmp/kept").ok(), "one");
+    exec("exit 3").expect_code(3);
+    stockade(&world, &["stop", "box"]).ok();
+    nothing_is_left(303);
+    let mut run = world.stockade();
+    let mut run = run
+        .args(["run", "--", "sh", "-c", "touch here; sleep 1000"])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert!(soon_after_boot(|| world.project.join("here").exists()));
+    assert!(!processes_with(" -m 303 ").is_empty());
+    run.kill().unwrap();
+    run.wait().unwrap();
+    nothing_is_left(303);
+}
+
+/// A machine boots for seconds, and longer on a busy host.
+fn soon_after_boot(mut condition: impl FnMut() -> bool) -> bool {
+    (0..10).any(|_| soon(&mut condition))
+}
+
+#[test]
+fn without_an_image_or_with_another_one_nothing_runs() {
+    let Some(world) = with_image("without_an_image_or_with_another_one", 304) else {
+        return;
+    };
+    let state = world
+        .home
+        .join(".local/state/stockade/machines/images/default");
+    let mut kernel = fs::read(state.join("kernel")).unwrap();
+    *kernel.last_mut().unwrap() ^= 1;
+    fs::write(state.join("kernel"), kernel).unwrap();
+    let refused = world.run(&[], &["true"]).expect_code(125);
+    assert!(
+        refused.stderr.contains("kernel is not what was built"),
+        "{}",
+        refused.stderr
+    );
+    stockade(&world, &["vm", "remove", "default"]).ok();
+    let refused = world.run(&[], &["true"]).expect_code(125);
+    for part in ["there is no machine image default", "stockade vm build"] {
+        assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
+    }
+}
