@@ -121,6 +121,9 @@ _stockade() {
             stockade,untrust)
                 cmd="stockade__subcmd__untrust"
                 ;;
+            stockade,vm)
+                cmd="stockade__subcmd__vm"
+                ;;
             stockade__subcmd__approvals,allow)
                 cmd="stockade__subcmd__approvals__subcmd__allow"
                 ;;
@@ -277,6 +280,9 @@ _stockade() {
             stockade__subcmd__help,untrust)
                 cmd="stockade__subcmd__help__subcmd__untrust"
                 ;;
+            stockade__subcmd__help,vm)
+                cmd="stockade__subcmd__help__subcmd__vm"
+                ;;
             stockade__subcmd__help__subcmd__approvals,allow)
                 cmd="stockade__subcmd__help__subcmd__approvals__subcmd__allow"
                 ;;
@@ -315,6 +321,15 @@ _stockade() {
                 ;;
             stockade__subcmd__help__subcmd__secret,set)
                 cmd="stockade__subcmd__help__subcmd__secret__subcmd__set"
+                ;;
+            stockade__subcmd__help__subcmd__vm,build)
+                cmd="stockade__subcmd__help__subcmd__vm__subcmd__build"
+                ;;
+            stockade__subcmd__help__subcmd__vm,list)
+                cmd="stockade__subcmd__help__subcmd__vm__subcmd__list"
+                ;;
+            stockade__subcmd__help__subcmd__vm,remove)
+                cmd="stockade__subcmd__help__subcmd__vm__subcmd__remove"
                 ;;
             stockade__subcmd__image,help)
                 cmd="stockade__subcmd__image__subcmd__help"
@@ -364,6 +379,30 @@ _stockade() {
             stockade__subcmd__secret__subcmd__help,set)
                 cmd="stockade__subcmd__secret__subcmd__help__subcmd__set"
                 ;;
+            stockade__subcmd__vm,build)
+                cmd="stockade__subcmd__vm__subcmd__build"
+                ;;
+            stockade__subcmd__vm,help)
+                cmd="stockade__subcmd__vm__subcmd__help"
+                ;;
+            stockade__subcmd__vm,list)
+                cmd="stockade__subcmd__vm__subcmd__list"
+                ;;
+            stockade__subcmd__vm,remove)
+                cmd="stockade__subcmd__vm__subcmd__remove"
+                ;;
+            stockade__subcmd__vm__subcmd__help,build)
+                cmd="stockade__subcmd__vm__subcmd__help__subcmd__build"
+                ;;
+            stockade__subcmd__vm__subcmd__help,help)
+                cmd="stockade__subcmd__vm__subcmd__help__subcmd__help"
+                ;;
+            stockade__subcmd__vm__subcmd__help,list)
+                cmd="stockade__subcmd__vm__subcmd__help__subcmd__list"
+                ;;
+            stockade__subcmd__vm__subcmd__help,remove)
+                cmd="stockade__subcmd__vm__subcmd__help__subcmd__remove"
+                ;;
             *)
                 ;;
         esac
@@ -371,7 +410,7 @@ _stockade() {
 
     case "${cmd}" in
         stockade)
-            opts="-h -V --help --version run shell start copy cp exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside tend egress help"
+            opts="-h -V --help --version run shell start copy cp exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image vm gc completions man schema attack-inside tend egress help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -953,7 +992,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__help)
-            opts="run shell start copy exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image gc completions man schema attack-inside tend egress help"
+            opts="run shell start copy exec list stop explain test diff apply discard snapshot fork restore doctor init trust untrust learn approvals reload log secret cache image vm gc completions man schema attack-inside tend egress help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1613,6 +1652,62 @@ _stockade() {
         stockade__subcmd__help__subcmd__untrust)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__vm)
+            opts="build list remove"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__vm__subcmd__build)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__vm__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__help__subcmd__vm__subcmd__remove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -2559,6 +2654,148 @@ _stockade() {
         stockade__subcmd__untrust)
             opts="-h --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__vm)
+            opts="-h --help build list remove help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__vm__subcmd__build)
+            opts="-h --kernel-package --kernel --modules --name --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --kernel-package)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --kernel)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --modules)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__vm__subcmd__help)
+            opts="build list remove help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__vm__subcmd__help__subcmd__build)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__vm__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__vm__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__vm__subcmd__help__subcmd__remove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__vm__subcmd__list)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        stockade__subcmd__vm__subcmd__remove)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

@@ -58,7 +58,7 @@ fn an_image_is_built_replaced_listed_and_removed() {
         ]
     );
     let second = place.build("6.2-b").unwrap();
-    assert_eq!(place.store.list().unwrap(), [second.clone()]);
+    assert_eq!(place.store.list().unwrap(), std::slice::from_ref(&second));
     let used = place.store.use_image("default", AGENT).unwrap();
     assert_eq!(used.image, second);
     assert!(Path::new(&used.kernel).is_file() && used.initramfs.is_file());
