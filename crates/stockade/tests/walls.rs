@@ -329,9 +329,10 @@ fn two_hundred_sandboxes_come_and_go_without_a_trace() {
         assert_eq!(after, before, "{wall}");
         assert_eq!(processes_with(&other), [0; 0], "{wall}");
         if let Some(descriptors) = descriptors {
-            // The last connection is closed a moment after its caller has its answer.
+            // The last connection is closed a moment after its caller has its answer;
+            // the one before may have been counted.
             soon("its descriptors are closed", || {
-                open(&supervisor).unwrap() == descriptors
+                open(&supervisor).unwrap() <= descriptors
             });
         }
         soon("nothing more is left inside", || {
