@@ -115,7 +115,8 @@ fn attempt(root: &Path, operation: &Operation) -> io::Result<()> {
         Link(place, new) => fs::hard_link(at(place), at(new)),
         Rename(place, new) => fs::rename(at(place), at(new)),
         Move(place, new) => {
-            fs::rename(at(place), at(new)).or_else(|_| copy_away(&real(place)?, &at(new)))
+            // Not through a link either, which may lead into what is copied.
+            fs::rename(at(place), at(new)).or_else(|_| copy_away(&real(place)?, &real(new)?))
         }
         Remove(place) => fs::remove_file(at(place)).or_else(|_| fs::remove_dir(at(place))),
         RemoveTree(place) => fs::remove_dir_all(at(place)),
