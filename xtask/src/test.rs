@@ -36,6 +36,9 @@ pub struct Options {
 const REQUIRED: &[&str] = &["userns", "landlock", "seccomp", "gvisor", "microvm"];
 /// What root must be able to do besides.
 const REQUIRED_OF_ROOT: &[&str] = &["cgroup"];
+/// What property tests begin with (proptest's variable): a change is judged by the same cases as
+/// the one before. Run by themselves, and by the fuzzer, they look for new ones.
+const RANDOM_SEED: &str = "PROPTEST_RNG_SEED";
 /// The packages whose integration tests run the product from end to end.
 const END_TO_END: &[&str] = &["stockade", "stockade-testkit"];
 
@@ -98,6 +101,9 @@ fn phases(options: &Options, tally: &mut Tally) -> Result<()> {
             .env("STOCKADE_ORIGIN", &origin)
             .env("STOCKADE_KERNEL_PACKAGE", &kernel)
             .env("STOCKADE_REQUIRE", required.join(","));
+        if std::env::var_os(RANDOM_SEED).is_none() {
+            tests.env(RANDOM_SEED, "1");
+        }
         judge(libtest::run(&mut tests)?, &required, tally)
     })?;
     if user::is_root() {
