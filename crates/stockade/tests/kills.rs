@@ -240,10 +240,10 @@ fn nothing_is_left(world: &World) {
     );
 }
 
-/// Waits until nothing is flattened in the background.
+/// Waits until nothing is put in order in the background.
 fn settled(world: &World) {
     let started = Instant::now();
-    let own = format!("flatten --project {}", world.project.display());
+    let own = format!("tend --project {}", world.project.display());
     while !stockade_testkit::processes_with(&own).is_empty() {
         assert!(started.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(5));
