@@ -152,7 +152,7 @@ const DEPTH_MAX: usize = 24;
 /// Waits until nothing is flattened in the background.
 fn settled(world: &World) {
     let started = Instant::now();
-    let own = format!("flatten --project {}", world.project.display());
+    let own = format!("tend --project {}", world.project.display());
     while !processes_with(&own).is_empty() {
         assert!(started.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(10));
