@@ -416,8 +416,8 @@ fn a_killed_flattening_leaves_each_chain_whole() {
     let kept = world.outside().join("kept");
     let copy = |from: &PathBuf, to: &PathBuf| {
         let script = format!(
-            // The kernel keeps a directory without rights there.
-            "chmod -f 700 '{0}'/runs/*/work/work '{1}'/runs/*/work/work; \
+            // The kernel keeps directories without rights there.
+            "chmod -fR u+rwx '{0}'/runs/*/work '{1}'/runs/*/work; \
              rm -rf '{1}' && cp -a '{0}' '{1}'",
             from.display(),
             to.display()
