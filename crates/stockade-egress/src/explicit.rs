@@ -98,6 +98,17 @@ fn wish(connection: u64, entry: Entry, destination: Destination, client: &TcpStr
     }
 }
 
+/// Who is refused before it said where it wants to go.
+fn without_destination(context: &Context, connection: u64, entry: Entry) -> Subject {
+    Subject {
+        connection,
+        entry,
+        destination: String::new(),
+        request: None,
+        generation: context.generation(),
+    }
+}
+
 /// Records bytes that were no request.
 fn unreadable<E: std::fmt::Display>(
     context: &Context,
@@ -108,13 +119,7 @@ fn unreadable<E: std::fmt::Display>(
     let Unread::Bad(bad) = unread else {
         return;
     };
-    let subject = Subject {
-        connection,
-        entry,
-        destination: String::new(),
-        request: None,
-        generation: context.generation(),
-    };
+    let subject = without_destination(context, connection, entry);
     let refused = denial("bad-request", bad.to_string());
     context.audit.denied(&subject, &refused);
 }
@@ -122,13 +127,7 @@ fn unreadable<E: std::fmt::Display>(
 /// Records a client that does not come from the sandbox, or a program inside
 /// that does not use the address it was given.
 fn unauthorised(context: &Context, connection: u64, entry: Entry) -> Denial {
-    let subject = Subject {
-        connection,
-        entry,
-        destination: String::new(),
-        request: None,
-        generation: context.generation(),
-    };
+    let subject = without_destination(context, connection, entry);
     let refused = denial(
         "proxy-token",
         "this proxy serves one sandbox, whose HTTPS_PROXY says how",

@@ -7,6 +7,7 @@
 pub mod gvisor;
 pub mod machine;
 pub mod network;
+mod program;
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;

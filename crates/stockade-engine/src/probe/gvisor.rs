@@ -1,17 +1,15 @@
 //! Whether this machine has a gVisor that can be used.
 
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 
 use stockade_policy::facts::Gvisor;
-use stockade_policy::path::{AbsolutePath, printable};
+use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::Runsc;
-use stockade_sys::rustix;
 
-/// Where the program is looked for: not in the caller's PATH, which may lead to
-/// places that a sandbox can write.
+use super::program;
+
+/// Where the program is looked for.
 const PLACES: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/usr/sbin"];
 /// First release that is used. Those before have no systrap, or an unfinished
 /// one, and do not pass descriptors on.
@@ -34,51 +32,9 @@ fn missing(reason: impl Into<String>) -> Gvisor {
 
 /// Looks for the program, and asks its version.
 pub fn found() -> Gvisor {
-    let places = PLACES.iter().map(|place| Path::new(place).join("runsc"));
-    let Some(program) = places
-        .filter_map(|path| std::fs::canonicalize(path).ok())
-        .next()
-    else {
-        return missing(format!("there is no runsc in {}", PLACES.join(", ")));
-    };
-    if let Err(reason) = is_trusted(&program) {
-        return missing(reason);
-    }
-    match version(&program) {
-        Ok(version) => of(&program, version),
+    match program::found("runsc", &PLACES, "runsc version ") {
+        Ok((program, version)) => of(&program, version),
         Err(reason) => missing(reason),
-    }
-}
-
-/// A program that somebody else could change is not what keeps a command in.
-pub(super) fn is_trusted(program: &Path) -> Result<(), String> {
-    let status = std::fs::metadata(program).map_err(|error| error.to_string())?;
-    let caller = rustix::process::geteuid();
-    // Where root has no id in the caller's user namespace it is nobody.
-    let others = caller.is_root() || status.uid() != caller.as_raw();
-    match others && status.mode() & 0o022 == 0 {
-        true => Ok(()),
-        false => Err(format!(
-            "{} is yours, or others may write it",
-            program.display()
-        )),
-    }
-}
-
-fn version(program: &PathBuf) -> Result<String, String> {
-    let output = Command::new(program)
-        .arg("--version")
-        .env_clear()
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("{} cannot be executed: {error}", program.display()))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let named = text
-        .lines()
-        .find_map(|line| line.strip_prefix("runsc version "));
-    match named {
-        Some(version) => Ok(printable(version.trim().as_bytes()).to_string()),
-        None => Err(format!("{} does not say its version", program.display())),
     }
 }
 

@@ -3,17 +3,15 @@
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use stockade_policy::facts::MachineFacts;
-use stockade_policy::path::{AbsolutePath, printable};
+use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::Machine;
 use stockade_vm::store::{InUse, Store};
 
-use super::gvisor::is_trusted;
+use super::program;
 
-/// Where QEMU is looked for: not in the caller's PATH, which may lead to places
-/// that a sandbox can write.
+/// Where QEMU is looked for.
 const PLACES: [&str; 2] = ["/usr/bin", "/usr/local/bin"];
 const PROGRAM: &str = "qemu-system-x86_64";
 const REMEDY: &str = "`apt install qemu-system-x86`, and `stockade vm build` once";
@@ -42,14 +40,9 @@ pub fn found(state: BorrowedFd<'_>) -> (MachineFacts, Option<InUse>) {
 }
 
 fn look(state: BorrowedFd<'_>) -> Result<(Machine, InUse), String> {
-    let places = PLACES.iter().map(|place| Path::new(place).join(PROGRAM));
-    let program = places
-        .filter_map(|path| std::fs::canonicalize(path).ok())
-        .next();
-    let program =
-        program.ok_or_else(|| format!("there is no {PROGRAM} in {}", PLACES.join(", ")))?;
-    is_trusted(&program)?;
-    let version = version(&program)?;
+    let (program, version) = program::found(PROGRAM, &PLACES, "QEMU emulator version ")?;
+    // A distribution says more behind it.
+    let version = version.split(' ').next().unwrap_or_default().to_owned();
     let store = Store::open(state).map_err(|error| error.to_string())?;
     let used = store.use_image(IMAGE, stockade_agent_image::IMAGE);
     let used = used.map_err(|error| error.to_string())?;
@@ -68,22 +61,4 @@ fn look(state: BorrowedFd<'_>) -> Result<(Machine, InUse), String> {
         memory: 0,
     };
     Ok((machine, used))
-}
-
-fn version(program: &Path) -> Result<String, String> {
-    let output = Command::new(program)
-        .arg("--version")
-        .env_clear()
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("{} cannot be executed: {error}", program.display()))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let named = text
-        .lines()
-        .find_map(|line| line.strip_prefix("QEMU emulator version "));
-    let version = named.and_then(|named| named.split(' ').next());
-    match version {
-        Some(version) => Ok(printable(version.as_bytes()).to_string()),
-        None => Err(format!("{} does not say its version", program.display())),
-    }
 }

@@ -140,30 +140,10 @@ impl Host {
                     return true;
                 }
                 let spec = std::mem::take(spec);
-                match self.execute(id, &spec) {
-                    Ok(running) => {
-                        *stage = running;
-                        return true;
-                    }
-                    Err(reason) => {
-                        *stage = Stage::Closing;
-                        let message = ToCaller::Refused { reason: &reason };
-                        return outbox.push(0, &message, reason.len()).is_ok();
-                    }
-                }
+                return begin(self.execute(id, &spec), stage, outbox);
             }
             (Stage::New(spec), FromCaller::Task(Request::File(request))) if spec.is_empty() => {
-                match self.begin_file(id, request) {
-                    Ok(running) => {
-                        *stage = running;
-                        return true;
-                    }
-                    Err(reason) => {
-                        *stage = Stage::Closing;
-                        let message = ToCaller::Refused { reason: &reason };
-                        return outbox.push(0, &message, reason.len()).is_ok();
-                    }
-                }
+                return begin(self.begin_file(id, request), stage, outbox);
             }
             (Stage::Running { task, .. }, FromCaller::Task(request)) => {
                 return self.pass_on(*task, request);
@@ -276,6 +256,22 @@ impl Host {
             self.link.send(task, request);
         }
         may
+    }
+}
+
+/// Takes note of what was begun, or says why it was not; `false` when that cannot
+/// be said.
+fn begin(begun: Result<Stage, String>, stage: &mut Stage, outbox: &mut Outbox) -> bool {
+    match begun {
+        Ok(running) => {
+            *stage = running;
+            true
+        }
+        Err(reason) => {
+            *stage = Stage::Closing;
+            let message = ToCaller::Refused { reason: &reason };
+            outbox.push(0, &message, reason.len()).is_ok()
+        }
     }
 }
 
