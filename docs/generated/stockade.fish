@@ -63,7 +63,7 @@ complete -c stockade -n "__fish_stockade_needs_command" -f -a "tend" -d 'Keep th
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "egress" -d 'Carry the connections of one sandbox; started by `stockade run`'
 complete -c stockade -n "__fish_stockade_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
-complete -c stockade -n "__fish_stockade_using_subcommand run" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, or `gvisor` with a kernel of its own besides; the strongest of all files and options wins' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, `gvisor` or `microvm` with a kernel of its own besides; after `at-least:` the cheapest from there on that holds everything. The strongest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
@@ -90,7 +90,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand run" -s v -l verbose -
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l attack-corpus -d 'For `doctor --attack`: also grant the program of this process'
 complete -c stockade -n "__fish_stockade_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
-complete -c stockade -n "__fish_stockade_using_subcommand shell" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, or `gvisor` with a kernel of its own besides; the strongest of all files and options wins' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, `gvisor` or `microvm` with a kernel of its own besides; after `at-least:` the cheapest from there on that holds everything. The strongest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
@@ -111,7 +111,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand shell" -l nested-sandb
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l name -d 'Name of the sandbox: lower-case letters, digits and hyphens; made up when left out' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
-complete -c stockade -n "__fish_stockade_using_subcommand start" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, or `gvisor` with a kernel of its own besides; the strongest of all files and options wins' -r
+complete -c stockade -n "__fish_stockade_using_subcommand start" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, `gvisor` or `microvm` with a kernel of its own besides; after `at-least:` the cheapest from there on that holds everything. The strongest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
@@ -152,7 +152,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand stop" -l all -d 'Every
 complete -c stockade -n "__fish_stockade_using_subcommand stop" -l json -d 'Print JSON'
 complete -c stockade -n "__fish_stockade_using_subcommand stop" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
-complete -c stockade -n "__fish_stockade_using_subcommand explain" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, or `gvisor` with a kernel of its own besides; the strongest of all files and options wins' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, `gvisor` or `microvm` with a kernel of its own besides; after `at-least:` the cheapest from there on that holds everything. The strongest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
@@ -175,7 +175,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand explain" -l json -d 'P
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -s v -l verbose -d 'Also every system call rule and every step'
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
-complete -c stockade -n "__fish_stockade_using_subcommand test" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, or `gvisor` with a kernel of its own besides; the strongest of all files and options wins' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, `gvisor` or `microvm` with a kernel of its own besides; after `at-least:` the cheapest from there on that holds everything. The strongest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
@@ -236,7 +236,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand trust" -l list -d 'Lis
 complete -c stockade -n "__fish_stockade_using_subcommand trust" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand untrust" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
-complete -c stockade -n "__fish_stockade_using_subcommand learn" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, or `gvisor` with a kernel of its own besides; the strongest of all files and options wins' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, `gvisor` or `microvm` with a kernel of its own besides; after `at-least:` the cheapest from there on that holds everything. The strongest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l read -d 'Also let it read PATH, or the set `toolchains`' -r

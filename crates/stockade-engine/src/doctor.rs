@@ -12,7 +12,7 @@ use std::io;
 
 use stockade_policy::facts::{Ability, Architecture, ControlGroups, Gvisor};
 use stockade_policy::guarantee::Guarantee;
-use stockade_policy::plan::{Action, Form, Hold, Plan, Unenforceable};
+use stockade_policy::plan::{Action, Form, Hold, Plan, Unenforceable, Wall};
 use stockade_sys::rustix::process::geteuid;
 use stockade_walls::WallError;
 use stockade_walls::control_group::ControlGroup;
@@ -26,6 +26,7 @@ use crate::layers::OwnLayer;
 use crate::load::CliSetting;
 use crate::log::Log;
 use crate::probe;
+use crate::run::choice;
 use crate::run::opening::Opening;
 use crate::run::{Planned, Refusal, Request, plan_with};
 use crate::state::{Places, StateDirectory};
@@ -69,6 +70,9 @@ pub struct Examination {
     /// In the order of [`Guarantee::ALL`]; empty when there is no policy to
     /// judge by.
     pub guarantees: Vec<(Guarantee, Standing)>,
+    /// Why a wall would not do for the request; empty when it would. Nothing
+    /// when there is no policy to judge by.
+    pub walls: Vec<(Wall, Vec<Unenforceable>)>,
     /// What the form without namespaces would hold here, when it is needed
     /// and can be had.
     pub landlock_only: Option<Fallback>,
@@ -105,6 +109,7 @@ pub fn examine(request: &Request) -> Examination {
     let mut examination = Examination {
         checks,
         guarantees: Vec::new(),
+        walls: Vec::new(),
         landlock_only: None,
         refusal: None,
         ready: false,
@@ -116,10 +121,29 @@ pub fn examine(request: &Request) -> Examination {
         }
         Err(other) => examination.refusal = Some(other),
     }
+    examination.walls = walls(request, &namespaces);
     if !examination.ready {
         examination.landlock_only = landlock_only(request);
     }
     examination
+}
+
+/// Each wall of Linux with what speaks against it. All of them are made of
+/// namespaces.
+fn walls(request: &Request, namespaces: &Result<(), Cause>) -> Vec<(Wall, Vec<Unenforceable>)> {
+    let judged = Wall::ALL.iter().filter_map(|&wall| {
+        let objections = match namespaces {
+            Ok(()) => choice::objections(request, wall).ok()?,
+            Err(cause) => vec![Unenforceable {
+                guarantee: Guarantee::FS1,
+                wall: wall.word(),
+                reason: cause.reason.clone(),
+                remedy: cause.remedy.clone(),
+            }],
+        };
+        Some((wall, objections))
+    });
+    judged.collect()
 }
 
 fn check(name: &'static str, tried: Result<String, Cause>) -> Check {

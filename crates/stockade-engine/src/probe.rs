@@ -4,10 +4,12 @@
 //! be had is not tried here: the run itself tries, and its failure is
 //! diagnosed by the doctor. What is cheap and certain is.
 
+mod answer;
 pub mod gvisor;
 pub mod machine;
 pub mod network;
 mod program;
+pub(crate) mod start;
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;

@@ -3,9 +3,10 @@
 //! Everything up to the gate can refuse, and then nothing was executed; after
 //! the gate there is always an outcome.
 
+pub(crate) mod choice;
 pub(crate) mod opening;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -313,13 +314,6 @@ fn compiled(
     let mut facts = probe::facts(&loaded.policy, &loaded.home, &directory, image)?;
     facts.user_namespaces = user_namespaces;
     base.complete(&loaded, &mut facts)?;
-    if loaded.policy.wall.0 == Wall::Gvisor {
-        facts.gvisor = probe::gvisor::found();
-    }
-    let mut machine = None;
-    if loaded.policy.wall.0 == Wall::Microvm {
-        (facts.machine, machine) = probe::machine::found(loaded.state.as_fd());
-    }
     if wants_way_out(request, &loaded) {
         facts.redirect = probe::network::redirect(&loaded.state).map_err(LoadError::from)?;
         let image = facts.image.as_ref();
@@ -334,8 +328,8 @@ fn compiled(
             .collect(),
         directory,
     };
-    let mut plan =
-        compile::compile(&loaded.policy, &facts, command).map_err(Refusal::Unenforceable)?;
+    let program = request.egress_program.as_deref();
+    let (mut plan, machine) = choice::cheapest(&mut loaded, &mut facts, &command, program)?;
     plan.notes.extend(loaded.notes.iter().cloned());
     let digest = digest(&plan);
     Ok(Planned {

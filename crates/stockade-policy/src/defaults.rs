@@ -2,18 +2,22 @@
 
 use crate::caches::Cache;
 use crate::path::AbsolutePath;
-use crate::plan::{Rule, Wall, WorkspaceMode};
+use crate::plan::{Rule, Wall, WallDemand, WorkspaceMode};
 use crate::policy::{GrantTarget, NamedSet};
 use crate::validate::Item;
 
 /// The wall when nobody says it.
-pub(crate) fn wall() -> (Wall, Rule) {
+pub(crate) fn wall() -> (WallDemand, Rule) {
     let rule = Rule {
         id: "wall".to_owned(),
         origin: "built-in".to_owned(),
         reason: "the cheapest wall".to_owned(),
     };
-    (Wall::Process, rule)
+    let demand = WallDemand {
+        least: Wall::Process,
+        exactly: true,
+    };
+    (demand, rule)
 }
 
 /// How writes reach the workspace when nobody says it.

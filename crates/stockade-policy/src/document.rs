@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::keys;
-use crate::plan::{Form, Wall, WorkspaceMode};
+use crate::plan::{Form, WallDemand, WorkspaceMode};
 use crate::policy::Amount;
 use crate::presets::Preset;
 use crate::problem::{Fault, Layer, Located, PROBLEMS_MAX, Place, Problem, closest};
@@ -42,7 +42,7 @@ pub type List<T> = Option<Vec<Located<T>>>;
 pub struct Document {
     pub layer: Layer,
     pub preset: Option<Located<&'static Preset>>,
-    pub wall: Option<Located<Wall>>,
+    pub wall: Option<Located<WallDemand>>,
     pub image: Option<Located<String>>,
     pub workspace: Option<Located<WorkspaceMode>>,
     pub write: List<WrittenPath>,

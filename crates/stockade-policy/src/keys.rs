@@ -128,7 +128,8 @@ static KEYS: &[Key] = &[
         ])),
         about: "The wall that holds the command; of several files the strongest. \"container\" \
                 demands limits that the kernel counts exactly; \"gvisor\" and \"microvm\" have a \
-                kernel of their own besides.",
+                kernel of their own besides. After \"at-least:\" it is the cheapest of that \
+                wall and the stronger ones that holds everything the policy demands here.",
         example: r#"wall = "process""#,
         read: |document, reader, input| document.wall = reader.text(input, value::wall),
     },

@@ -18,7 +18,7 @@ mod worktree;
 use crate::caches::Cache;
 use crate::containment::{Contained, Scope};
 use crate::defaults;
-use crate::plan::{Form, Rule, Wall, WorkspaceMode};
+use crate::plan::{Form, Rule, Wall, WallDemand, WorkspaceMode};
 use crate::policy::{
     Amount, GrantTarget, HidePattern, LimitDemands, NetworkPolicy, PathGrant, Policy,
     limit_defaults,
@@ -171,7 +171,7 @@ impl<'a> Merger<'a> {
             ..
         } = granted;
         let (write, read) = self.narrowed_paths(write, read);
-        let wall = wall(&self.all);
+        let (wall_demand, wall_rule) = wall(&self.all);
         let path_grant = |item: Item<GrantTarget>| PathGrant {
             target: item.value,
             rule: item.rule,
@@ -180,11 +180,12 @@ impl<'a> Merger<'a> {
         let weaken = self.taken_away(weaken, |policy| &policy.weaken);
         let caches = self.taken_away(caches, |policy| &policy.caches);
         Policy {
-            form: match wall.0 {
+            form: match wall_demand.least {
                 Wall::Seatbelt => Form::Seatbelt,
                 _ => form(&self.granting, &self.all),
             },
-            wall,
+            wall: (wall_demand.least, wall_rule),
+            wall_demand,
             image,
             workspace: context.workspace.clone(),
             workspace_mode: workspace_mode(&self.all),
@@ -385,7 +386,7 @@ fn form(granting: &[&LayerPolicy], speaking: &[&LayerPolicy]) -> Form {
 }
 
 /// The strongest that any layer states, whoever says it.
-fn wall(layers: &[&LayerPolicy]) -> (Wall, Rule) {
+fn wall(layers: &[&LayerPolicy]) -> (WallDemand, Rule) {
     let said = layers.iter().filter_map(|policy| policy.wall.as_ref());
     let strongest = said.reduce(|kept, item| if item.value > kept.value { item } else { kept });
     strongest.map_or_else(defaults::wall, |item| (item.value, item.rule.clone()))

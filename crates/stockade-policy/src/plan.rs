@@ -498,6 +498,27 @@ impl Wall {
     }
 }
 
+/// What a layer says of the wall. Of two the greater counts: the stronger wall,
+/// and of the same wall the one that no other may replace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WallDemand {
+    pub least: Wall,
+    /// It is that wall; otherwise the cheapest that is at least as strong and
+    /// holds what the policy demands (`at-least:`).
+    pub exactly: bool,
+}
+
+impl WallDemand {
+    /// The walls that will do, the cheapest first.
+    pub fn candidates(self) -> impl Iterator<Item = Wall> {
+        let named = self.exactly.then_some(self.least);
+        let stronger = Wall::ALL
+            .into_iter()
+            .filter(move |wall| !self.exactly && *wall >= self.least);
+        named.into_iter().chain(stronger)
+    }
+}
+
 /// A kernel of the command's own, and what starts it. The wall stands around
 /// that: the launcher executes it in the command's place, and the agent starts
 /// the command within.

@@ -9,15 +9,18 @@ use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::guard::Guard;
 use crate::path::AbsolutePath;
-use crate::plan::{Form, Rule, Wall, WorkspaceMode};
+use crate::plan::{Form, Rule, Wall, WallDemand, WorkspaceMode};
 
 pub use network::{NetworkPolicy, SocketDemand};
 
 /// What the user allows, merged from all layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The wall, and the rule that says so.
+    /// The wall, and the rule that says so. Where a stronger one will do too it
+    /// is the weakest of those, until one has been chosen.
     pub wall: (Wall, Rule),
+    /// What the layers demand of the wall.
+    pub wall_demand: WallDemand,
     /// The name of the image that the command runs on, instead of on the
     /// host's system directories.
     pub image: Option<(String, Rule)>,

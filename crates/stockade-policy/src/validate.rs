@@ -8,7 +8,7 @@ use crate::caches::Cache;
 use crate::document::{Document, List, Setting, from_settings};
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError};
-use crate::plan::{Form, Rule, Wall, WorkspaceMode};
+use crate::plan::{Form, Rule, WallDemand, WorkspaceMode};
 use crate::policy::{Amount, GrantTarget, NamedSet};
 use crate::problem::{Fault, Layer, LayerKind, Located, Place, Problem};
 use crate::value::{Readable, WrittenGuard, WrittenPath, bad_path};
@@ -41,7 +41,7 @@ pub struct LayerPolicy {
     pub(crate) layer: Layer,
     /// It names a preset, which states a whole starting point.
     pub(crate) names_preset: bool,
-    pub(crate) wall: Option<Item<Wall>>,
+    pub(crate) wall: Option<Item<WallDemand>>,
     pub(crate) image: Option<Item<String>>,
     pub(crate) workspace: Option<Item<WorkspaceMode>>,
     pub(crate) write: Said<GrantTarget>,

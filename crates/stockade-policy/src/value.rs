@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError, printable};
-use crate::plan::{Form, Wall, WorkspaceMode};
+use crate::plan::{Form, Wall, WallDemand, WorkspaceMode};
 use crate::policy::{Amount, NamedSet};
 use crate::presets::{self, Preset};
 use crate::problem::{Fault, closest};
@@ -404,9 +404,8 @@ pub(crate) fn form(text: &str) -> Parsed<Form> {
     }
 }
 
-/// `wall`. With `at-least:` a stronger one will do too; so far that is always
-/// the one that is named.
-pub(crate) fn wall(text: &str) -> Parsed<Wall> {
+/// `wall`. With `at-least:` a stronger one will do too.
+pub(crate) fn wall(text: &str) -> Parsed<WallDemand> {
     let name = text.strip_prefix("at-least:").unwrap_or(text);
     match Wall::from_word(name) {
         Some(Wall::Seatbelt) if name != text => Err(Fault::new(
@@ -414,7 +413,10 @@ pub(crate) fn wall(text: &str) -> Parsed<Wall> {
             "no other wall is compared with \"seatbelt\", which only macOS has".to_owned(),
         )
         .help("write \"seatbelt\" alone")),
-        Some(wall) => Ok(wall),
+        Some(least) => Ok(WallDemand {
+            least,
+            exactly: name == text,
+        }),
         None => Err(Fault::new(
             "unknown-word",
             format!("no wall is called {}", quoted(text)),

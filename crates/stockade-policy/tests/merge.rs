@@ -6,7 +6,7 @@ use stockade_policy::document::parse;
 use stockade_policy::network::destination::RawHost;
 use stockade_policy::network::{Destination, Judge, NetworkPlan};
 use stockade_policy::path::AbsolutePath;
-use stockade_policy::plan::{Access, Form, Rule};
+use stockade_policy::plan::{Access, Form, Rule, Wall};
 use stockade_policy::policy::{
     Amount, GrantTarget, LimitDemands, PathGrant, Policy, limit_defaults,
 };
@@ -724,4 +724,29 @@ proptest! {
         }
         prop_assert!(!allows(&policy, &absolute("/etc"), Access::Write));
     }
+}
+
+/// No file takes a stronger wall away, and no file lets another one stand where
+/// somebody wants exactly this one.
+#[test]
+fn of_all_walls_that_are_named_the_strongest_counts_and_then_the_exact_one() {
+    use Wall::{Container, Gvisor, Microvm, Process};
+    let candidates = |user: &str, project: &str| {
+        let said = |wall: &str| format!("wall = '{wall}'");
+        let policy = merged(&[
+            layer(LayerKind::User, &said(user)),
+            layer(UNTRUSTED, &said(project)),
+        ]);
+        let demand = policy.unwrap().wall_demand;
+        demand.candidates().collect::<Vec<_>>()
+    };
+    assert_eq!(
+        candidates("at-least:process", "at-least:container"),
+        [Container, Gvisor, Microvm]
+    );
+    assert_eq!(candidates("at-least:gvisor", "process"), [Gvisor, Microvm]);
+    assert_eq!(candidates("at-least:process", "gvisor"), [Gvisor]);
+    assert_eq!(candidates("at-least:process", "process"), [Process]);
+    assert_eq!(candidates("container", "at-least:container"), [Container]);
+    assert_eq!(candidates("seatbelt", "at-least:microvm"), [Microvm]);
 }

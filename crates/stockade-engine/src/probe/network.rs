@@ -7,23 +7,20 @@
 //! it cannot.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
 use stockade_policy::facts::{Ability, ImageFacts};
 use stockade_policy::path::AbsolutePath;
 use stockade_sys::network::redirect_ability;
-use stockade_sys::rustix;
 
+use super::answer;
 use crate::image;
 use crate::state::{StateDirectory, StateError};
 
 /// Name of the cached answer in the state directory.
 const CACHE: &str = "redirect";
-/// Longest cached answer, in bytes.
-const CACHE_BYTES_MAX: u64 = 1024;
 
 /// Where distributions put the roots that most programs read.
 const CA_BUNDLES: [&str; 6] = [
@@ -51,13 +48,7 @@ const JAVA_HOMES_MAX: usize = 64;
 
 /// Whether this user may redirect connections on this kernel.
 pub fn redirect(state: &StateDirectory) -> Result<Ability, StateError> {
-    let key = key();
-    if let Some(known) = cached(state, &key)? {
-        return Ok(known);
-    }
-    let ability = tried();
-    keep(state, &key, &ability)?;
-    Ok(ability)
+    answer::kept(state, CACHE, b"", tried)
 }
 
 /// The same, without a look at what was found before.
@@ -140,60 +131,9 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// What an answer holds for: this start of this kernel, and this user.
-fn key() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let uname = rustix::system::uname();
-    format!(
-        "{} {} {}",
-        boot.trim(),
-        uname.release().to_string_lossy(),
-        rustix::process::geteuid().as_raw()
-    )
-}
-
-/// Only "yes" is remembered: what was missing may have been added since.
-fn cached(state: &StateDirectory, key: &str) -> Result<Option<Ability>, StateError> {
-    let Some(file) = state.open_existing(CACHE, OFlags::RDONLY)? else {
-        return Ok(None);
-    };
-    let mut text = String::new();
-    let read = file.take(CACHE_BYTES_MAX).read_to_string(&mut text);
-    Ok((read.is_ok() && text == key).then_some(Ability::Yes))
-}
-
-fn keep(state: &StateDirectory, key: &str, ability: &Ability) -> Result<(), StateError> {
-    if *ability != Ability::Yes {
-        return Ok(());
-    }
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
-    let mut file = state.open_file(CACHE, flags)?;
-    // A write that is cut short leaves no valid key: it is tried again then.
-    let _short = file.write_all(key.as_bytes()).is_err();
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_an_answer_for_this_start_of_the_machine_counts() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().canonicalize().unwrap().join("state");
-        let path = AbsolutePath::parse(path.to_str().unwrap()).unwrap();
-        let state = StateDirectory::open_at(&path).unwrap();
-        assert_eq!(cached(&state, "now").unwrap(), None);
-        keep(&state, "now", &Ability::Yes).unwrap();
-        assert_eq!(cached(&state, "now").unwrap(), Some(Ability::Yes));
-        assert_eq!(cached(&state, "later").unwrap(), None);
-        let no = Ability::No {
-            reason: String::new(),
-            remedy: String::new(),
-        };
-        keep(&state, "later", &no).unwrap();
-        assert_eq!(cached(&state, "later").unwrap(), None);
-    }
 
     #[test]
     fn a_store_behind_links_is_found_once() {

@@ -24,8 +24,10 @@ pub(crate) fn rule(id: &str) -> Rule {
 
 /// A project that may be written, and the system set.
 pub(crate) fn policy() -> Policy {
+    let (wall_demand, wall_rule) = crate::defaults::wall();
     Policy {
-        wall: crate::defaults::wall(),
+        wall: (wall_demand.least, wall_rule),
+        wall_demand,
         image: None,
         form: Form::Namespaces,
         workspace: path("/home/u/project"),

@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn an_image_needs_its_wall_and_the_wall_its_limits() {
         let (mut policy, mut facts) = on_image();
-        policy.wall = crate::defaults::wall();
+        policy.wall.0 = Wall::Process;
         let refusals = compiled(&policy, &facts).unwrap_err();
         assert!(
             refusals[0].reason.contains("container wall alone"),

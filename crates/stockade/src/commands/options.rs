@@ -16,8 +16,9 @@ pub struct PolicyOptions {
     #[arg(long, value_name = "DIR")]
     project: Option<PathBuf>,
     /// The wall: `process`, `container` with limits that the kernel counts
-    /// exactly, or `gvisor` with a kernel of its own besides; the strongest of
-    /// all files and options wins
+    /// exactly, `gvisor` or `microvm` with a kernel of its own besides; after
+    /// `at-least:` the cheapest from there on that holds everything. The
+    /// strongest of all files and options wins
     #[arg(long, value_name = "WALL")]
     wall: Option<String>,
     /// Run on an imported image instead of the host's system directories

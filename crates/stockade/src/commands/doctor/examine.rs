@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stockade_engine::doctor::{Check, Examination, Finding, Standing, examine};
 use stockade_engine::run::Request;
 use stockade_policy::guarantee::Guarantee;
-use stockade_policy::plan::Hold;
+use stockade_policy::plan::{Hold, Unenforceable, Wall};
 
 use super::{Format, print};
 use crate::exit::ExitCode;
@@ -44,6 +44,12 @@ fn text(examination: &Examination) -> String {
         lines.push("\nGuarantees of `stockade run` in this directory".into());
         for (guarantee, standing) in &examination.guarantees {
             lines.push(format!("{guarantee} {}", standing_text(standing)));
+        }
+    }
+    if !examination.walls.is_empty() {
+        lines.push("\nWalls for this directory and policy".into());
+        for (wall, objections) in &examination.walls {
+            wall_lines(*wall, objections, &mut lines);
         }
     }
     if let Some(fallback) = &examination.landlock_only {
@@ -86,6 +92,20 @@ fn check_lines(check: &Check, lines: &mut Vec<String>) {
     }
 }
 
+fn wall_lines(wall: Wall, objections: &[Unenforceable], lines: &mut Vec<String>) {
+    if objections.is_empty() {
+        lines.push(format!("  ready  {}", wall.word()));
+    }
+    for (number, item) in objections.iter().enumerate() {
+        let head = match number {
+            0 => format!("  cannot {:<15}", wall.word()),
+            _ => " ".repeat(24),
+        };
+        lines.push(format!("{head} {}: {}", item.guarantee, item.reason));
+        lines.push(format!("{:25}remedy: {}", "", item.remedy));
+    }
+}
+
 fn standing_text(standing: &Standing) -> String {
     match standing {
         Standing::Planned(hold) => hold_text(hold),
@@ -123,8 +143,20 @@ fn json(examination: &Examination) -> Value {
         "ready": examination.ready,
         "checks": examination.checks.iter().map(check_json).collect::<Vec<_>>(),
         "guarantees": guarantees.collect::<Vec<_>>(),
+        "walls": examination.walls.iter().map(wall_json).collect::<Vec<_>>(),
         "landlock_only": landlock_only,
         "refusal": examination.refusal.as_ref().map(ToString::to_string),
+    })
+}
+
+fn wall_json((wall, objections): &(Wall, Vec<Unenforceable>)) -> Value {
+    let objections = objections.iter().map(|item| {
+        json!({ "guarantee": item.guarantee.id(), "reason": item.reason, "remedy": item.remedy })
+    });
+    json!({
+        "name": wall.word(),
+        "ready": objections.len() == 0,
+        "objections": objections.collect::<Vec<_>>(),
     })
 }
 

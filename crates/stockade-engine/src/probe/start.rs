@@ -1,0 +1,121 @@
+//! Whether a wall with a kernel of the command's own really starts here.
+//!
+//! That the program is there says little of it: its platform may not work on
+//! this machine. So `true` is run behind the wall, once for each start of the
+//! machine and each version of what is started.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use stockade_policy::facts::Ability;
+use stockade_policy::path::printable;
+use stockade_policy::plan::{GuestKernel, Plan, Wall, WorkspaceMode};
+
+use super::answer;
+use crate::state::{StateDirectory, StateError};
+
+/// What `stockade run` ends with when it refused (sysexits-like, README).
+const EXIT_REFUSED: i32 = 125;
+
+/// Whether the kernel of `plan` starts. `program` is stockade's own, that of
+/// this process when `None`. A wall without such a kernel needs no trial: its
+/// run shows evidence or says what is missing.
+pub(crate) fn starts(
+    state: &StateDirectory,
+    plan: &Plan,
+    program: Option<&Path>,
+) -> Result<Ability, StateError> {
+    let Some(guest) = &plan.guest else {
+        return Ok(Ability::Yes);
+    };
+    let program = program.unwrap_or(Path::new("/proc/self/exe"));
+    let mut parts = vec![identity(program)];
+    match &guest.kernel {
+        GuestKernel::Gvisor(runsc) => parts.push(identity(runsc.program.as_path())),
+        GuestKernel::Machine(machine) => parts.extend([
+            identity(machine.program.as_path()),
+            machine.kernel_digest.clone(),
+            machine.initramfs_digest.clone(),
+        ]),
+    }
+    let name = format!("starts-{}", plan.wall.word());
+    answer::kept(state, &name, parts.join("\n").as_bytes(), || {
+        let mode = plan.workspace_mode.0;
+        tried(program, plan.wall, mode, plan.workspace.as_path())
+    })
+}
+
+/// Which file this is, as long as nobody changes it.
+fn identity(path: &Path) -> String {
+    let status = std::fs::metadata(path);
+    let Ok(status) = status else {
+        return String::new();
+    };
+    let (changed, nanoseconds) = (status.ctime(), status.ctime_nsec());
+    let (device, number, size) = (status.dev(), status.ino(), status.size());
+    format!("{device}:{number}:{size}:{changed}.{nanoseconds}")
+}
+
+/// Runs `true` in the project as it would be run there.
+fn tried(program: &Path, wall: Wall, mode: WorkspaceMode, project: &Path) -> Ability {
+    let run = Command::new(program)
+        .args(["run", "--quiet", "--wall", wall.word()])
+        .args(["--workspace", mode.word(), "--project"])
+        .arg(project)
+        .args(["--", "true"])
+        .current_dir(project)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .output();
+    judged(run, wall)
+}
+
+fn judged(run: std::io::Result<Output>, wall: Wall) -> Ability {
+    let said = match run {
+        // Whatever `true` came to, there was a kernel to run it.
+        Ok(run) if run.status.code().is_some_and(|code| code != EXIT_REFUSED) => {
+            return Ability::Yes;
+        }
+        Ok(run) => run.stderr,
+        Err(error) => error.to_string().into_bytes(),
+    };
+    let line = said.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = line.strip_prefix(b"stockade: ").unwrap_or(line);
+    Ability::No {
+        reason: format!("it does not start here: {}", printable(line)),
+        remedy: format!("`stockade run --wall {} -- true` says more", wall.word()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_refuses_or_dies_does_not_start() {
+        let trial = |script: &str| {
+            let script = format!("echo 'stockade: said' >&2; {script}");
+            let run = Command::new("/bin/sh").args(["-c", &script]).output();
+            judged(run, Wall::Gvisor)
+        };
+        assert_eq!(trial("exit 0"), Ability::Yes);
+        assert_eq!(trial("exit 127"), Ability::Yes);
+        for script in ["exit 125", "kill -9 $$"] {
+            let Ability::No { reason, remedy } = trial(script) else {
+                panic!("{script} is taken for a start");
+            };
+            assert_eq!(reason, "it does not start here: said");
+            assert!(remedy.contains("--wall gvisor"), "{remedy}");
+        }
+        assert!(matches!(
+            tried(
+                Path::new("/nothing"),
+                Wall::Microvm,
+                WorkspaceMode::Live,
+                Path::new("/")
+            ),
+            Ability::No { .. }
+        ));
+    }
+}
