@@ -10,6 +10,8 @@ pub mod names;
 pub mod rules;
 pub mod simulate;
 
+use std::collections::HashMap;
+
 use crate::facts::Architecture;
 use crate::plan::Instruction;
 
@@ -43,19 +45,37 @@ pub fn rules() -> Vec<RuleLine> {
 
 /// Names and numbers of this architecture's system calls, by number.
 pub fn numbers(architecture: Architecture) -> Vec<(&'static str, u32)> {
-    let table = match architecture {
-        Architecture::X86_64 => SYSCALLS_X86_64,
-        Architecture::Aarch64 => SYSCALLS_AARCH64,
-    };
-    table.lines().filter_map(parse_number).collect()
+    let table = table(architecture).lines();
+    table.filter_map(parse_number).collect()
 }
 
-/// Number of a system call; `None` when this architecture lacks it.
+fn table(architecture: Architecture) -> &'static str {
+    match architecture {
+        Architecture::X86_64 => SYSCALLS_X86_64,
+        Architecture::Aarch64 => SYSCALLS_AARCH64,
+    }
+}
+
+/// Number of a system call; `None` when this architecture lacks it. For more
+/// than one of them see [`numbers_of`].
 pub fn number(architecture: Architecture, name: &str) -> Option<u32> {
-    numbers(architecture)
-        .into_iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, number)| number)
+    let table = table(architecture).lines();
+    let mut numbers = table.filter_map(parse_number);
+    let (_, number) = numbers.find(|(known, _)| *known == name)?;
+    Some(number)
+}
+
+/// The numbers of these calls, in their order; one that this architecture lacks
+/// is left out. The table is read once: each start of a command asks.
+pub fn numbers_of<'a>(
+    architecture: Architecture,
+    names: impl IntoIterator<Item = &'a str>,
+) -> Vec<(&'a str, u32)> {
+    let known: HashMap<&str, u32> = numbers(architecture).into_iter().collect();
+    let names = names.into_iter();
+    names
+        .filter_map(|name| Some((name, *known.get(name)?)))
+        .collect()
 }
 
 /// What the rules say about a native call, judged without the compiled filter.

@@ -49,8 +49,10 @@ fn option_of_step(plan: &Value, kind: &str, path: &str, empty: &str) -> Result<V
         "bind" | "copy" => words(&["--ro-bind", path, path]),
         "private" => words(&["--tmpfs", path]),
         "file" | "settings" => words(&["--ro-bind", empty, path]),
+        "caches" => words(&["--bind-try", text(&plan["caches"], "source")?, path]),
         "link" => {
-            let target = std::fs::read_link(path).with_context(|| path.to_owned())?;
+            // Tools find their caches by links that are not there outside.
+            let target = std::fs::read_link(path).unwrap_or_else(|_| "/caches".into());
             let target = target.to_str().context("the link's target is not UTF-8")?;
             words(&["--symlink", target, path])
         }

@@ -6,7 +6,7 @@
 //! opens, reads and stats above all.
 
 use super::assemble::{self, AND, JUMP_IF_EQUAL, LOAD_WORD, RETURN, RETURN_ALLOW};
-use super::number;
+use super::numbers_of;
 use crate::facts::Architecture;
 use crate::plan::Instruction;
 
@@ -41,16 +41,23 @@ pub const OPENING: &[(&str, u32)] = &[("open", 1), ("openat", 2)];
 /// (O_TMPFILE) can only be opened for writing.
 pub const WRITING: u32 = 0o3 | 0o100 | 0o1000;
 
-/// The program for this architecture; a name that it lacks is left out.
+/// Names and numbers of the calls that may be held; one that this architecture
+/// lacks is left out.
+pub fn held(architecture: Architecture) -> Vec<(&'static str, u32)> {
+    let opening = OPENING.iter().map(|(name, _)| *name);
+    numbers_of(architecture, ALWAYS.iter().copied().chain(opening))
+}
+
+/// The program for this architecture.
 pub fn program(architecture: Architecture) -> Vec<Instruction> {
-    let always: Vec<u32> = ALWAYS
-        .iter()
-        .filter_map(|name| number(architecture, name))
-        .collect();
-    let opening: Vec<(u32, u32)> = OPENING
-        .iter()
-        .filter_map(|(name, flags)| Some((number(architecture, name)?, *flags)))
-        .collect();
+    let mut always = Vec::new();
+    let mut opening = Vec::new();
+    for (name, number) in held(architecture) {
+        match OPENING.iter().find(|(open, _)| *open == name) {
+            Some((_, flags)) => opening.push((number, *flags)),
+            None => always.push(number),
+        }
+    }
     let instruction = |code, operand, jump_true: usize, jump_false: usize| Instruction {
         code,
         jump_true: u8::try_from(jump_true).expect("the program is short"),
@@ -94,6 +101,7 @@ pub fn program(architecture: Architecture) -> Vec<Instruction> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::number;
     use super::super::simulate::{self, Call};
     use super::*;
 

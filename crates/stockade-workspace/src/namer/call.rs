@@ -71,16 +71,11 @@ pub(super) enum Call {
 }
 
 /// The numbers of this architecture, looked up once.
-pub(super) struct Decoder(Vec<(u32, &'static str)>);
+pub(super) struct Decoder(Vec<(&'static str, u32)>);
 
 impl Decoder {
     pub(super) fn new(architecture: Architecture) -> Self {
-        let names = seccomp::names::ALWAYS.iter().copied();
-        let opening = seccomp::names::OPENING.iter().map(|(name, _)| *name);
-        let numbered = names
-            .chain(opening)
-            .filter_map(|name| Some((seccomp::number(architecture, name)?, name)));
-        Self(numbered.collect())
+        Self(seccomp::names::held(architecture))
     }
 
     /// `None` for a call that is not held by the filter.
@@ -88,8 +83,8 @@ impl Decoder {
         let name = self
             .0
             .iter()
-            .find(|(number, _)| *number == call.number)
-            .map(|(_, name)| *name)?;
+            .find(|(_, number)| *number == call.number)
+            .map(|(name, _)| *name)?;
         Some(decode(name, &call.arguments))
     }
 }
