@@ -570,10 +570,14 @@ fn gate(
     let early = prepared.egress.take();
     let mut opening = Opening::begin(request, planned, early, run, fail_at)?;
     let extras = opening.as_ref().map(Opening::extras).unwrap_or_default();
+    let more = extras.environment();
+    if let Some(host) = &mut host {
+        host.add_environment(more.clone());
+    }
     let start = Start {
         plan,
         control_groups: &planned.facts.control_groups,
-        extra_environment: &extras.environment(),
+        extra_environment: &more,
         authority: extras.authority.as_deref(),
         upper: layer.map(OwnLayer::place),
         agent: host.as_mut().and_then(Host::take_agent),

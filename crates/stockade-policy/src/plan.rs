@@ -348,6 +348,10 @@ pub enum Listener {
 /// Port of the explicit proxy inside.
 pub const PROXY_PORT: u16 = 3128;
 
+/// Where a machine finds the proxy: its gateway, which is the loopback of the
+/// namespace that QEMU is in.
+pub const GUEST_PROXY_HOST: &str = "192.88.99.2";
+
 /// Port inside to which other TCP connections are redirected.
 pub const TRANSPARENT_PORT: u16 = 15001;
 

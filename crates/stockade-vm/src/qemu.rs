@@ -55,6 +55,13 @@ pub struct Machine<'a> {
 /// Translated code that QEMU keeps, in MiB.
 const TRANSLATED_MIB: u32 = 128;
 
+/// The network of the one card, which QEMU itself is. Whatever is connected to
+/// there is connected to by QEMU, and so in the network namespace that QEMU is
+/// in; these addresses stand for its loopback. Nobody's network has them
+/// (RFC 7526), so that no destination is covered by them.
+pub const USER_NETWORK: &str =
+    "user,id=net,ipv6=off,net=192.88.99.0/24,host=192.88.99.2,dns=192.88.99.3";
+
 /// Kernel arguments of every machine: it is quiet, ends QEMU when it ends, and
 /// does not test what need not be tested again.
 const ALWAYS: &str = "quiet reboot=t panic=-1 no_timer_check cryptomgr.notests random.trust_cpu=on";
@@ -107,7 +114,7 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
         "virtio-9p-device,fsdev=root,mount_tag=root".into(),
     );
     if machine.network {
-        add("-netdev", "user,id=net,ipv6=off".into());
+        add("-netdev", USER_NETWORK.into());
         add("-device", "virtio-net-device,netdev=net".into());
     }
     let alone = ["-nodefaults", "-no-user-config", "-no-reboot"];
@@ -211,7 +218,7 @@ mod tests {
             !text.contains("mitigations=off") && !text.contains("tsc_early_khz"),
             "{text}"
         );
-        assert!(text.contains("-netdev user,id=net,ipv6=off"), "{text}");
+        assert!(text.contains("-netdev user,id=net,ipv6=off,net="), "{text}");
         assert_eq!(text.matches(" -device ").count(), 4);
     }
 }

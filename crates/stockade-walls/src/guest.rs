@@ -62,7 +62,7 @@ fn qemu(plan: &Plan, machine: &Machine) -> Vec<Vec<u8>> {
         initramfs: Path::new(&format!("{GUEST_DIRECTORY}/initramfs")),
         root: Path::new("/"),
         channel: CHANNEL,
-        network: false,
+        network: plan.network.is_some(),
         guest: qemu::Guest {
             uid: plan.uid,
             gid: plan.gid,
@@ -114,4 +114,15 @@ fn gvisor(plan: &Plan) -> Vec<Vec<u8>> {
         CONTAINER.to_owned(),
     ];
     words.map(String::into_bytes).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_proxy_is_where_the_machines_network_has_it() {
+        let gateway = format!(",host={},", stockade_policy::plan::GUEST_PROXY_HOST);
+        assert!(qemu::USER_NETWORK.contains(&gateway));
+    }
 }

@@ -3,12 +3,14 @@
 //! seconds, so each test does much with one.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use serde_json::Value;
 use stockade_testkit::machine::kernel_package;
+use stockade_testkit::net::{Internet, ORIGIN};
 use stockade_testkit::tools::soon;
 use stockade_testkit::{Finished, World, processes_with};
 
@@ -157,6 +159,94 @@ fn a_machine_stays_and_is_gone_when_it_is_stopped_or_killed() {
     run.kill().unwrap();
     run.wait().unwrap();
     nothing_is_left(303);
+}
+
+#[test]
+fn only_named_hosts_are_reached_from_a_machine() {
+    let Some(world) = with_image("only_named_hosts_are_reached_from_a_machine", 305) else {
+        return;
+    };
+    let internet = Internet::start(&world);
+    let credential = "[[credential]]\nname = \"key\"\nhost = \"origin.test\"\n\
+        from = { env = \"MY_TOKEN\" }\nvariable = \"MY_TOKEN\"\n\
+        replace = { header = \"Authorization\", format = \"Bearer {}\" }\n";
+    internet.zone("evil.test", &[ORIGIN]);
+    internet.policy(&world, "allow = [\"origin.test\"]", credential);
+    let file = world.home.join(".config/stockade/stockade.toml");
+    let network = fs::read_to_string(&file).unwrap();
+    let (version, network) = network.split_once('\n').unwrap();
+    fs::write(&file, format!("{version}\n{}{network}", policy(305))).unwrap();
+    // Listens on the machine's loopback, to which nothing leads.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    world.write("project/reach.py", REACH);
+    let script = format!(
+        "curl -sS -H \"Authorization: Bearer $MY_TOKEN\" https://origin.test/a; \
+         /usr/bin/python3 -S reach.py {port}; \
+         touch /etc/resolv.conf 2>/dev/null || cat /etc/resolv.conf; env"
+    );
+    let mut command = world.stockade();
+    command.args(["run", "--", "sh", "-c", &script]);
+    let command = command.env("MY_TOKEN", "secret-of-env");
+    let run = Finished::of(internet.on_machine(command).output().unwrap());
+    let said = "origin /a\norigin.test: 200\n93.184.216.66: 403\nevil.test: nothing\n\
+        127.0.0.1: nothing\n192.88.99.2: nothing\n192.88.99.77: nothing\n\
+        proxy: 200\nproxy: 403\ndatagram: nothing\n\
+        nameserver 192.88.99.3\noptions timeout:2 attempts:1\n";
+    assert!(run.stdout.starts_with(said), "{run:?}");
+    assert!(!run.stdout.contains("secret-of-env"), "{run:?}");
+    assert!(run.stdout.contains("HTTPS_PROXY=http://192.88.99.2:3128"));
+    let requests = internet.seen("request");
+    let headers = requests[0]["headers"].to_string();
+    assert!(headers.contains("Bearer secret-of-env"), "{requests:?}");
+    assert!(!internet.saw_text("evil") && internet.seen("udp").is_empty());
+    for (to, code) in [("origin.test:443", 0), ("evil.test:443", 1)] {
+        stockade(&world, &["test", "connect", to]).expect_code(code);
+    }
+    nothing_is_left(305);
+}
+
+/// Tries names and addresses with and without the proxy, and a datagram. One
+/// program does it all: to start one takes seconds.
+const REACH: &str = r#"
+import os, socket, sys
+def reach(say, to, path, host):
+    try:
+        s = socket.create_connection(to, 60)
+        s.send(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+        said = s.makefile("rb").readline().split()
+        print(say, said[1].decode() if said else "nothing", sep=": ")
+    except OSError: print(say, "nothing", sep=": ")
+port = int(sys.argv[1])
+def direct(host, port): reach(host, (host, port), "/", host)
+for host in "origin.test", "93.184.216.66", "evil.test": direct(host, 80)
+for host in "127.0.0.1", "192.88.99.2", "192.88.99.77": direct(host, port)
+proxy = os.environ["HTTP_PROXY"].split("/")[2].split(":")
+for host in "origin.test", "evil.test": reach("proxy", tuple(proxy), "http://" + host, host)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(2)
+try:
+    s.connect(("8.8.8.8", 53))
+    s.send(b"evil")
+    print("datagram:", s.recv(100))
+except OSError: print("datagram: nothing")
+"#;
+
+#[test]
+fn what_a_machine_cannot_be_offered_is_refused() {
+    let Some(world) = with_image("what_a_machine_cannot_be_offered_is_refused", 306) else {
+        return;
+    };
+    for (table, says) in [
+        ("host_ports = [5432]", "offers a port of the host"),
+        ("publish = [\"3000\"]", "publishes a port"),
+    ] {
+        world.policy(&format!("{}[network]\n{table}\n", policy(306)));
+        let refused = world.run(&[], &["true"]).expect_code(125);
+        for part in ["NT1", says, "use a weaker wall"] {
+            assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
+        }
+    }
 }
 
 /// A machine boots for seconds, and longer on a busy host.

@@ -19,7 +19,7 @@ use rustix::fs::{
     mknodat, openat, symlinkat, unlinkat,
 };
 use rustix::io::{self, Errno, write};
-use rustix::mount::{MountFlags, mount, mount_move, mount_remount};
+use rustix::mount::{MountFlags, mount, mount_bind, mount_move, mount_remount};
 use rustix::process::{chdir, chroot, umask};
 use rustix::system::{finit_module, sethostname};
 use rustix::thread::{
@@ -45,10 +45,14 @@ const PORT: &[u8] = b"stockade\n";
 /// How the view is mounted. Nothing of it is kept longer than it is open,
 /// because the host may change it at any time.
 const ROOT_OPTIONS: &CStr = c"trans=virtio,version=9p2000.L,msize=512000,cache=mmap";
-/// The machine's address, its network, and the gateway (QEMU's user network).
-const ADDRESS: [u8; 4] = [10, 0, 2, 15];
+/// The machine's address, its network, and the gateway, as the host's side has
+/// them (`USER_NETWORK` in stockade-vm).
+const ADDRESS: [u8; 4] = [192, 88, 99, 15];
 const MASK: [u8; 4] = [255, 255, 255, 0];
-const GATEWAY: [u8; 4] = [10, 0, 2, 2];
+const GATEWAY: [u8; 4] = [192, 88, 99, 2];
+/// Who is asked for names where there is a card, in place of what the view
+/// says: that is true outside of the machine, where QEMU asks.
+const RESOLVER: &[u8] = b"nameserver 192.88.99.3\noptions timeout:2 attempts:1\n";
 
 /// Settings of the kernel that no command may need, and what they become: no
 /// program of the view is run by the kernel, and no user namespace gives
@@ -251,12 +255,15 @@ fn settle(identity: &Identity) -> Step<()> {
     }
     let flags = MountFlags::BIND | HARMLESS | MountFlags::RDONLY;
     while_("protect /proc", mount_remount(c"/root/proc", flags, c""))?;
-    network()?;
+    let is_connected = network()?;
     while_("name the machine", sethostname(identity.name))?;
     while_("enter the view", chdir(c"/root"))?;
     while_("enter the view", mount_move(c"/root", c"/"))?;
     while_("enter the view", chroot(c"."))?;
     while_("enter the view", chdir(c"/"))?;
+    if is_connected {
+        resolver()?;
+    }
     private_directories(identity.private)?;
     give_up(identity)
 }
@@ -333,8 +340,8 @@ fn private_directories(paths: &[u8]) -> Step<()> {
     Ok(())
 }
 
-/// The loopback, and the one card if there is one.
-fn network() -> Step<()> {
+/// The loopback, and the one card; whether there is one.
+fn network() -> Step<bool> {
     let plain = |system::Errno(number)| Errno::from_raw_os_error(number);
     while_("bring up the loopback", raw::bring_up(c"lo").map_err(plain))?;
     let card = Interface {
@@ -344,9 +351,32 @@ fn network() -> Step<()> {
         gateway: GATEWAY,
     };
     match raw::configure(&card).map_err(plain) {
-        Ok(()) | Err(Errno::NODEV) => Ok(()),
+        Ok(()) => Ok(true),
+        Err(Errno::NODEV) => Ok(false),
         Err(error) => Err(("set up the network", error)),
     }
+}
+
+/// Covers the file that says who is asked for names. A view without one stays
+/// so.
+fn resolver() -> Step<()> {
+    let name = c"/etc/resolv.conf";
+    let shared = c"/dev/shm/resolv.conf";
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let made = openat(CWD, shared, flags, Mode::from_raw_mode(0o444));
+    let file = while_("say who is asked for names", made)?;
+    while_("say who is asked for names", write(&file, RESOLVER))?;
+    match mount_bind(shared, name) {
+        Err(Errno::NOENT) => {}
+        bound => {
+            while_("cover /etc/resolv.conf", bound)?;
+            let flags = MountFlags::BIND | HARMLESS | MountFlags::RDONLY;
+            let protected = mount_remount(name, flags, c"");
+            while_("protect /etc/resolv.conf", protected)?;
+        }
+    }
+    let gone = unlinkat(CWD, shared, AtFlags::empty());
+    while_("say who is asked for names", gone)
 }
 
 /// Becomes who commands are. Only the clock stays the agent's to set; a

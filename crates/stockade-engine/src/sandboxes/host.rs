@@ -209,6 +209,14 @@ impl Host {
         })
     }
 
+    /// Variables that every command has besides those of the plan, where the
+    /// agent does not have them of its own.
+    pub(crate) fn add_environment(&mut self, variables: Vec<(Vec<u8>, Vec<u8>)>) {
+        if let Some(own) = &mut self.own {
+            own.add(variables);
+        }
+    }
+
     /// What the launcher is given.
     pub(crate) fn take_agent(&mut self) -> Option<Agent> {
         self.agent.take()

@@ -30,7 +30,9 @@ pub(super) fn inside(
     // Where the proxy listens is known only when it does, outside of namespaces.
     let own = match policy.form {
         Form::Seatbelt => Vec::new(),
-        _ => network.map(Opened::variables).unwrap_or_default(),
+        _ => network
+            .map(|opened| opened.variables(policy.wall.0))
+            .unwrap_or_default(),
     };
     let mut inside: BTreeMap<&[u8], &[u8]> = facts
         .environment

@@ -72,13 +72,7 @@ fn check_machine(policy: &Policy, facts: &Facts, findings: &mut Findings) {
             "leave the image out, or use the wall \"gvisor\" or \"container\"",
         );
     }
-    if policy.network.opens_anything() {
-        findings.refuse(
-            NT1,
-            "a machine has no network yet",
-            "use a weaker wall, or leave the network closed",
-        );
-    }
+    check_offers(policy, findings);
     if let Some((_, rule)) = &policy.limits.file_bytes {
         findings.refuse(
             FS6,
@@ -94,6 +88,30 @@ fn check_machine(policy: &Policy, facts: &Facts, findings: &mut Findings) {
         "the number of processes in the machine, their open files and their processor time are \
          bounded by the machine as a whole alone",
     );
+}
+
+/// What leads to or from the loopback of a sandbox leads to or from QEMU, and not
+/// into the machine; and QEMU's file server opens no sockets.
+fn check_offers(policy: &Policy, findings: &mut Findings) {
+    let network = &policy.network;
+    let ports = network
+        .host_ports
+        .iter()
+        .map(|port| (&port.rule, "offers a port of the host"));
+    let publish = network.publish.iter();
+    let publish = publish.map(|port| (&port.rule, "publishes a port"));
+    let sockets = network.sockets.iter();
+    let sockets = sockets.map(|socket| (&socket.rule, "offers a socket"));
+    for (rule, what) in ports.chain(publish).chain(sockets) {
+        findings.refuse(
+            NT1,
+            format!(
+                "{} ({}) {what}, which does not reach into a machine or out of it",
+                rule.id, rule.origin
+            ),
+            "use a weaker wall, or leave it out; hosts that are allowed are reached as everywhere",
+        );
+    }
 }
 
 /// What the plan says of the kernel.

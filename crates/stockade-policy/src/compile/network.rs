@@ -11,7 +11,9 @@ use crate::network::rules::{
 };
 use crate::network::{Judge, rules::holds_port};
 use crate::path::AbsolutePath;
-use crate::plan::{Form, Listener, PROXY_PORT, StoreFormat, TRANSPARENT_PORT};
+use crate::plan::{
+    Form, GUEST_PROXY_HOST, Listener, PROXY_PORT, StoreFormat, TRANSPARENT_PORT, Wall,
+};
 use crate::policy::{Policy, SocketDemand};
 
 use super::findings::Findings;
@@ -142,8 +144,12 @@ pub(super) fn secret_files(policy: &Policy) -> Vec<AbsolutePath> {
 impl Opened {
     /// Variables of the way out; those of credentials come with their values
     /// at run time.
-    pub(super) fn variables(&self) -> Vec<(&'static str, Vec<u8>)> {
-        let http = format!("http://127.0.0.1:{PROXY_PORT}").into_bytes();
+    pub(super) fn variables(&self, wall: Wall) -> Vec<(&'static str, Vec<u8>)> {
+        let host = match wall {
+            Wall::Microvm => GUEST_PROXY_HOST,
+            _ => "127.0.0.1",
+        };
+        let http = format!("http://{host}:{PROXY_PORT}").into_bytes();
         let mut variables = vec![
             ("HTTP_PROXY", http.clone()),
             ("http_proxy", http.clone()),

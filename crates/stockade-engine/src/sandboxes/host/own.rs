@@ -27,6 +27,13 @@ impl Own {
         }
     }
 
+    /// Replaces and completes the plan's variables.
+    pub(super) fn add(&mut self, variables: Vec<(Vec<u8>, Vec<u8>)>) {
+        let is_new = |name: &[u8]| !variables.iter().any(|(other, _)| other == name);
+        self.environment.retain(|(name, _)| is_new(name));
+        self.environment.extend(variables);
+    }
+
     /// A command as it is described to the agent; `None` when it is too long.
     pub(super) fn complete(&self, spec: &ExecSpec<'_>) -> Option<Vec<u8>> {
         let mut environment = Vec::new();
@@ -64,10 +71,11 @@ mod tests {
     #[test]
     fn what_a_caller_says_goes_before_what_the_plan_says() {
         let pair = |name: &[u8], value: &[u8]| (name.to_vec(), value.to_vec());
-        let own = Own {
-            environment: vec![pair(b"A", b"1"), pair(b"AB", b"2")],
+        let mut own = Own {
+            environment: vec![pair(b"A", b"1"), pair(b"AB", b"0")],
             directory: b"/project".to_vec(),
         };
+        own.add(vec![pair(b"AB", b"2")]);
         let spec = ExecSpec {
             arguments: b"true\0",
             environment: b"A=3\0",
