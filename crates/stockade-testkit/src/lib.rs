@@ -236,6 +236,18 @@ pub fn skip(test: &str, ability: &str, reason: &str) {
     println!("skipped: {test}: {reason}");
 }
 
+/// The same directory and environment for another program.
+pub fn replace_program(command: &Command, program: &str) -> Command {
+    let mut other = Command::new(program);
+    other
+        .env_clear()
+        .current_dir(command.get_current_dir().expect("a world has a project"));
+    for (name, value) in command.get_envs() {
+        other.env(name, value.expect("a world only sets variables"));
+    }
+    other
+}
+
 /// Whether a program is on PATH.
 pub fn has_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -5,14 +5,16 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use stockade_testkit::pty::Terminal;
 use stockade_testkit::tools::{await_file, compile_c, soon};
-use stockade_testkit::{Finished, World, has_program, is_root, processes_with, skip};
+use stockade_testkit::{
+    Finished, World, has_program, is_root, processes_with, replace_program, skip,
+};
 
 /// A number that no other test of this machine sleeps for.
 fn unique_seconds(digit: u32) -> String {
@@ -955,79 +957,6 @@ fn a32_temporary_files_of_two_runs_are_apart() {
     let first = Finished::of(first.wait_with_output().unwrap());
     second.expect_code(0);
     assert_eq!(first.ok(), "mine");
-}
-
-#[test]
-fn a35_owner_mode_and_umask() {
-    let world = World::new();
-    let uid = fs::metadata(&world.project).unwrap().uid();
-    let git = has_program("git");
-    if git {
-        world
-            .outside_sh(
-                "git init -q . && git config user.email a@b && git config user.name a && \
-            echo x > tracked && chmod +x tracked && git add tracked && git commit -qm x",
-            )
-            .expect_code(0);
-    } else {
-        skip("a35", "git", "there is no git on PATH");
-    }
-    for (mask, file, directory, program) in [
-        ("077", 0o600, 0o700, 0o700),
-        ("022", 0o644, 0o755, 0o755),
-        ("027", 0o640, 0o750, 0o750),
-    ] {
-        let sandboxed = "umask; echo a > n; mkdir d; echo a > p; chmod +x p; echo a > d/deep; \
-            if test -d .git; then rm tracked; git checkout -q -- . && git status --porcelain -uno; fi";
-        let script = format!("umask {mask}; exec \"$0\" run -- sh -c '{sandboxed}'");
-        let mut command = world.stockade();
-        let program_name = command.get_program().to_owned();
-        command = replace_program(&command, "sh");
-        command
-            .args(["-c", &script])
-            .arg(program_name)
-            .stdin(Stdio::null());
-        assert_eq!(
-            Finished::of(command.output().unwrap()).ok(),
-            format!("0{mask}")
-        );
-        for (name, mode) in [
-            ("n", file),
-            ("d", directory),
-            ("p", program),
-            ("d/deep", file),
-        ] {
-            let metadata = fs::metadata(world.project.join(name)).unwrap();
-            assert_eq!(
-                metadata.permissions().mode() & 0o7777,
-                mode,
-                "{name} under {mask}"
-            );
-            assert_eq!(metadata.uid(), uid, "{name}");
-        }
-        if git {
-            let mode = fs::metadata(world.project.join("tracked")).unwrap().mode();
-            assert_eq!(
-                mode & 0o7777,
-                program,
-                "the checkout keeps the executable bit"
-            );
-            assert_eq!(world.outside_sh("git status --porcelain -uno").ok(), "");
-        }
-        world.outside_sh("rm -r n d p").expect_code(0);
-    }
-}
-
-/// The same directory and environment for another program.
-fn replace_program(command: &Command, program: &str) -> Command {
-    let mut other = Command::new(program);
-    other
-        .env_clear()
-        .current_dir(command.get_current_dir().unwrap());
-    for (name, value) in command.get_envs() {
-        other.env(name, value.unwrap());
-    }
-    other
 }
 
 #[test]

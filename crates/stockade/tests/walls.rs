@@ -5,6 +5,7 @@
 mod staying;
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Instant;
@@ -12,7 +13,9 @@ use std::time::Instant;
 use serde_json::Value;
 use staying::{Staying, signal, soon};
 use stockade_sys::rustix::process::{Pid, Signal, kill_process};
-use stockade_testkit::{World, has_program, is_root, processes_with, skip};
+use stockade_testkit::{
+    Finished, World, has_program, is_root, processes_with, replace_program, skip,
+};
 
 /// The walls that can be had here.
 fn walls() -> Vec<&'static str> {
@@ -346,4 +349,72 @@ fn two_hundred_sandboxes_come_and_go_without_a_trace() {
             staying.sh(count).ok() == inside
         });
     });
+}
+
+#[test]
+fn a35_owner_mode_and_umask() {
+    for wall in walls() {
+        let world = World::new();
+        choose(&world, wall);
+        owner_mode_and_umask(&world, wall);
+    }
+}
+
+fn owner_mode_and_umask(world: &World, wall: &str) {
+    let uid = fs::metadata(&world.project).unwrap().uid();
+    let git = has_program("git");
+    if git {
+        world
+            .outside_sh(
+                "git init -q . && git config user.email a@b && git config user.name a && \
+            echo x > tracked && chmod +x tracked && git add tracked && git commit -qm x",
+            )
+            .expect_code(0);
+    } else {
+        skip("a35", "git", "there is no git on PATH");
+    }
+    for (mask, file, directory, program) in [
+        ("077", 0o600, 0o700, 0o700),
+        ("022", 0o644, 0o755, 0o755),
+        ("027", 0o640, 0o750, 0o750),
+    ] {
+        let sandboxed = "umask; echo a > n; mkdir d; echo a > p; chmod +x p; echo a > d/deep; \
+            if test -d .git; then rm tracked; git checkout -q -- . && git status --porcelain -uno; fi";
+        let script = format!("umask {mask}; exec \"$0\" run -- sh -c '{sandboxed}'");
+        let mut command = world.stockade();
+        let program_name = command.get_program().to_owned();
+        command = replace_program(&command, "sh");
+        command
+            .args(["-c", &script])
+            .arg(program_name)
+            .stdin(Stdio::null());
+        assert_eq!(
+            Finished::of(command.output().unwrap()).ok(),
+            format!("0{mask}")
+        );
+        for (name, mode) in [
+            ("n", file),
+            ("d", directory),
+            ("p", program),
+            ("d/deep", file),
+        ] {
+            let metadata = fs::metadata(world.project.join(name)).unwrap();
+            assert_eq!(
+                metadata.permissions().mode() & 0o7777,
+                mode,
+                "{name} under {mask} behind {wall}"
+            );
+            assert_eq!(metadata.uid(), uid, "{name}");
+        }
+        if git {
+            let mode = fs::metadata(world.project.join("tracked")).unwrap().mode();
+            assert_eq!(
+                mode & 0o7777,
+                program,
+                "the checkout keeps the executable bit"
+            );
+            assert_eq!(world.outside_sh("git status --porcelain -uno").ok(), "");
+        }
+        world.outside_sh("rm -r n d p").expect_code(0);
+    }
 }
