@@ -9,6 +9,7 @@ pub use rustix;
 
 pub mod directory;
 pub mod entry;
+pub mod guard;
 pub mod hostile;
 pub mod landlock;
 pub mod lease;

@@ -1,0 +1,276 @@
+//! A program that does not outlive whoever started it, however that one ends.
+//!
+//! A parent-death signal (PR_SET_PDEATHSIG) is forgotten by a program that
+//! changes its user, and is tied to the thread that started it. So a small
+//! process stands between: it waits for the program's end and for the end of a
+//! pipe that its starter alone holds open. With a pid namespace of its own it is
+//! that namespace's first process, and whatever the program started ends with it
+//! (pid_namespaces(7)).
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+
+use crate::{check, signal};
+
+/// What is executed.
+#[derive(Debug)]
+pub struct Program<'a> {
+    pub path: &'a CStr,
+    /// Its name first.
+    pub arguments: &'a [CString],
+    /// Where it starts.
+    pub directory: BorrowedFd<'a>,
+    /// Becomes its standard input.
+    pub input: BorrowedFd<'a>,
+    /// Becomes its standard output and error.
+    pub output: BorrowedFd<'a>,
+    /// Whether it gets a pid namespace of its own, which needs CAP_SYS_ADMIN.
+    pub own_namespace: bool,
+}
+
+/// A started program, which is killed and waited for when this is dropped.
+#[derive(Debug)]
+pub struct Guarded {
+    guard: OwnedFd,
+    /// The guard waits for the end of this.
+    alive: Option<OwnedFd>,
+    own_namespace: bool,
+}
+
+impl Guarded {
+    /// Starts a program with an empty environment and a session of its own. What
+    /// fails to be executed ends with code 127.
+    ///
+    /// The process may have several threads: its copy makes system calls only.
+    pub fn start(program: &Program<'_>) -> io::Result<Self> {
+        let (read, alive) = pipe_with(PipeFlags::CLOEXEC)?;
+        let ends = [ptr::null()];
+        let strings = program.arguments.iter().map(|text| text.as_ptr());
+        let arguments: Vec<_> = strings.chain(ends).collect();
+        let new = match program.own_namespace {
+            true => libc::CLONE_NEWPID,
+            false => 0,
+        };
+        // SAFETY: the copy calls `stand_guard` alone, which neither allocates nor
+        // takes a lock.
+        let guard = unsafe { copy_of_process(new) }?;
+        let Some(guard) = guard else {
+            stand_guard(program, &arguments, read.as_raw_fd())
+        };
+        Ok(Self {
+            guard,
+            alive: Some(alive),
+            own_namespace: program.own_namespace,
+        })
+    }
+
+    /// Whether the program has ended.
+    pub fn has_ended(&self) -> io::Result<bool> {
+        let mut wanted = [PollFd::new(&self.guard, PollFlags::IN)];
+        let at_once = Timespec::default();
+        Ok(poll(&mut wanted, Some(&at_once))? > 0)
+    }
+
+    /// Ends the program and all in its namespace, and waits until they are gone.
+    pub fn end(&mut self) -> io::Result<()> {
+        if self.alive.take().is_none() {
+            return Ok(());
+        }
+        if self.own_namespace {
+            match pidfd_send_signal(&self.guard, Signal::KILL) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        loop {
+            match waitid(WaitId::PidFd(self.guard.as_fd()), WaitIdOptions::EXITED) {
+                Ok(_) | Err(Errno::CHILD) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // Without the pipe the guard ends it as well.
+        let _gone = self.end().is_ok();
+    }
+}
+
+/// Like fork(2), but with several threads: a descriptor of the copy, or `None`
+/// in it.
+///
+/// # Safety
+/// The copy may only make system calls: other threads' locks stay taken in it.
+unsafe fn copy_of_process(namespaces: libc::c_int) -> io::Result<Option<OwnedFd>> {
+    let mut pidfd: libc::c_int = -1;
+    // SAFETY: all-zero is a valid `clone_args`; the fields that matter follow.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = (libc::CLONE_PIDFD | namespaces) as u64;
+    arguments.pidfd = &raw mut pidfd as u64;
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    // SAFETY: without CLONE_VM and a stack this is fork(2); what the copy may do
+    // is the caller's contract.
+    let pid = check(unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            &raw const arguments,
+            size_of::<libc::clone_args>(),
+        )
+    })?;
+    // SAFETY: the kernel made this descriptor for us and nobody else owns it.
+    Ok((pid != 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) }))
+}
+
+/// In the copy: starts the program and waits for one of the two ends.
+fn stand_guard(program: &Program<'_>, arguments: &[*const libc::c_char], alive: RawFd) -> ! {
+    // SAFETY: system calls with numbers and with pointers to what lives in this
+    // stack frame; nothing is allocated and nothing is freed.
+    unsafe {
+        libc::setsid();
+        // A copy of the starter's memory is nobody's to read.
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        libc::prctl(libc::PR_SET_NAME, c"stockade-guard".as_ptr(), 0, 0, 0);
+        let Ok(child) = copy_of_process(0) else {
+            libc::_exit(126);
+        };
+        let Some(child) = child else {
+            become_program(program, arguments);
+        };
+        libc::dup2(alive, 0);
+        libc::dup2(child.as_raw_fd(), 1);
+        libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);
+        let watched = |fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut both = [watched(0), watched(1)];
+        while libc::poll(both.as_mut_ptr(), 2, -1) < 0 {}
+        if both[1].revents == 0 {
+            libc::syscall(libc::SYS_pidfd_send_signal, 1, libc::SIGKILL, 0, 0);
+        }
+        let mut how: libc::siginfo_t = std::mem::zeroed();
+        libc::waitid(libc::P_PIDFD, 1, &raw mut how, libc::WEXITED);
+        let code = match how.si_code {
+            libc::CLD_EXITED => how.si_status(),
+            _ => 128 + how.si_status(),
+        };
+        libc::_exit(code)
+    }
+}
+
+/// In the copy of the copy.
+///
+/// # Safety
+/// `arguments` ends in a null pointer, and the process is a copy that nobody else
+/// runs in.
+unsafe fn become_program(program: &Program<'_>, arguments: &[*const libc::c_char]) -> ! {
+    let environment = [ptr::null::<libc::c_char>()];
+    let none = signal::set_of(&[]);
+    // SAFETY: as for `stand_guard`; the arrays end in a null pointer.
+    unsafe {
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        // Above the standard ones first, so that none overwrites another.
+        let above = |fd: BorrowedFd<'_>| libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, 3);
+        let (input, output) = (above(program.input), above(program.output));
+        let ready = input >= 0
+            && output >= 0
+            && libc::fchdir(program.directory.as_raw_fd()) == 0
+            && libc::dup2(input, 0) == 0
+            && libc::dup2(output, 1) == 1
+            && libc::dup2(output, 2) == 2;
+        if ready {
+            libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
+            libc::execve(
+                program.path.as_ptr(),
+                arguments.as_ptr(),
+                environment.as_ptr(),
+            );
+        }
+        libc::_exit(127)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Read;
+
+    /// `sh -c` with this script, and its output.
+    fn shell(script: &str, own_namespace: bool) -> (Guarded, File) {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let null = File::open("/dev/null").unwrap();
+        let root = File::open("/").unwrap();
+        let words = ["sh", "-c", script].map(|word| CString::new(word).unwrap());
+        let guarded = Guarded::start(&Program {
+            path: c"/bin/sh",
+            arguments: &words,
+            directory: root.as_fd(),
+            input: null.as_fd(),
+            output: write.as_fd(),
+            own_namespace,
+        });
+        (guarded.unwrap(), File::from(read))
+    }
+
+    fn namespaces() -> Vec<bool> {
+        match rustix::process::geteuid().is_root() {
+            true => vec![false, true],
+            false => vec![false],
+        }
+    }
+
+    #[test]
+    fn a_program_runs_with_its_streams_and_nothing_else() {
+        for own_namespace in namespaces() {
+            let script =
+                "pwd; echo $$ >/dev/null; ls /proc/self/fd | wc -l; env | grep -v ^PWD= ; cat";
+            let (guarded, mut output) = shell(script, own_namespace);
+            let mut text = String::new();
+            output.read_to_string(&mut text).unwrap();
+            // The fourth is the directory that ls reads.
+            assert!(text.starts_with("/\n"), "{text}");
+            assert!(!text.contains('='), "{text}");
+            drop(guarded);
+        }
+    }
+
+    #[test]
+    fn it_ends_when_it_is_told_to_with_all_that_it_started() {
+        for own_namespace in namespaces() {
+            // Who holds the pipe is alive. Without a namespace only the program
+            // itself is ended.
+            let script = match own_namespace {
+                true => "sleep 1000 & setsid sleep 1000 & echo; wait",
+                false => "echo; exec sleep 1000",
+            };
+            let (mut guarded, mut output) = shell(script, own_namespace);
+            output.read_exact(&mut [0]).unwrap();
+            assert!(!guarded.has_ended().unwrap());
+            guarded.end().unwrap();
+            assert_eq!(output.read(&mut [0]).unwrap(), 0);
+            guarded.end().unwrap();
+        }
+    }
+
+    #[test]
+    fn it_ends_by_itself_too() {
+        let (guarded, mut output) = shell("exit 3", false);
+        output.read_to_end(&mut Vec::new()).unwrap();
+        while !guarded.has_ended().unwrap() {
+            std::thread::yield_now();
+        }
+    }
+}
