@@ -64,6 +64,11 @@ const BOUNDARIES: &[Boundary] = &[
         outside: Outside::Only(&[]),
     },
     Boundary {
+        name: "stockade-guest",
+        workspace: &[],
+        outside: Outside::Only(&[]),
+    },
+    Boundary {
         name: "stockade-walls",
         workspace: &[
             "stockade-launch",
@@ -85,7 +90,8 @@ const BOUNDARIES: &[Boundary] = &[
     },
     Boundary {
         name: "stockade-vm",
-        workspace: &["stockade-sys"],
+        // What a machine and its host tell each other.
+        workspace: &["stockade-guest", "stockade-sys"],
         outside: Outside::Not(RUNTIMES),
     },
     Boundary {
