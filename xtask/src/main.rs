@@ -4,6 +4,7 @@
 
 mod bench;
 mod conformance;
+mod firecracker;
 mod fuzz;
 mod kernel_package;
 mod libtest;

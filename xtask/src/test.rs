@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change lands, as root and as an
 //! ordinary user.
 
+use crate::firecracker;
 use crate::kernel_package;
 use crate::libtest::{self, Tally};
 use crate::packages::{self, Escalation, Purpose};
@@ -20,7 +21,7 @@ use std::process::ExitStatus;
 /// As an ordinary user: the same without the half that runs as root; missing packages are named.
 ///
 /// A test that the machine cannot run prints why and is counted as skipped. Abilities named in
-/// STOCKADE_REQUIRE (by default all: userns, landlock, seccomp, gvisor, and cgroup for root) must not be
+/// STOCKADE_REQUIRE (by default all: userns, landlock, seccomp, gvisor, microvm; cgroup and firecracker for root) must not be
 /// the reason for a skip; set STOCKADE_REQUIRE= to allow every skip.
 #[derive(clap::Args)]
 pub struct Options {
@@ -35,7 +36,7 @@ pub struct Options {
 /// What a machine must be able to do unless `STOCKADE_REQUIRE` says otherwise.
 const REQUIRED: &[&str] = &["userns", "landlock", "seccomp", "gvisor", "microvm"];
 /// What root must be able to do besides.
-const REQUIRED_OF_ROOT: &[&str] = &["cgroup"];
+const REQUIRED_OF_ROOT: &[&str] = &["cgroup", "firecracker"];
 /// What property tests begin with (proptest's variable): a change is judged by the same cases as
 /// the one before. Run by themselves, and by the fuzzer, they look for new ones.
 const RANDOM_SEED: &str = "PROPTEST_RNG_SEED";
@@ -78,6 +79,7 @@ fn phases(options: &Options, tally: &mut Tally) -> Result<()> {
     };
     shell::phase("packages", || packages::ensure(Purpose::Tests, escalation))?;
     let kernel = shell::phase("kernel package", kernel_package::ensure)?;
+    let firecracker = shell::phase("Firecracker", firecracker::ensure)?;
     shell::phase("rustfmt", || {
         shell::run(shell::cargo().args(["fmt", "--all", "--check"]))
     })?;
@@ -108,6 +110,7 @@ fn phases(options: &Options, tally: &mut Tally) -> Result<()> {
             .env("STOCKADE_BIN", &product)
             .env("STOCKADE_ORIGIN", &origin)
             .env("STOCKADE_KERNEL_PACKAGE", &kernel)
+            .env("STOCKADE_FIRECRACKER", &firecracker)
             .env("STOCKADE_REQUIRE", required.join(","));
         if std::env::var_os(RANDOM_SEED).is_none() {
             tests.env(RANDOM_SEED, "1");

@@ -1,5 +1,5 @@
-//! What tests of virtual machines need: QEMU, and the kernel package that
-//! `cargo xtask packages` keeps beside what is built.
+//! What tests of virtual machines need: QEMU and the kernel package, Firecracker
+//! and its jailer, which `cargo xtask test` keeps beside what is built.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub fn kernel_package(test: &str) -> Option<PathBuf> {
             None
         }
         None => {
-            let reason = "there is no kernel package; `cargo xtask packages` brings one";
+            let reason = "there is no kernel package; `cargo xtask test` brings one";
             skip(test, "microvm", reason);
             None
         }
@@ -30,12 +30,44 @@ pub fn kernel_package(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// The last of the packages in the target directory.
-fn newest() -> Option<PathBuf> {
+/// The directory with Firecracker and its jailer, for root, who can open /dev/kvm;
+/// else the test is skipped. `STOCKADE_FIRECRACKER` names another.
+#[track_caller]
+pub fn firecracker(test: &str) -> Option<PathBuf> {
+    let directory = match std::env::var_os("STOCKADE_FIRECRACKER") {
+        Some(path) => Some(PathBuf::from(path)),
+        None => packages().map(|packages| packages.join("firecracker")),
+    };
+    let directory = directory.filter(|one| one.join("firecracker").is_file());
+    let kvm = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/kvm");
+    match (directory, kvm) {
+        (Some(directory), Ok(_)) => Some(directory),
+        (None, _) => {
+            let reason = "there is no Firecracker; `cargo xtask test` brings it";
+            skip(test, "firecracker", reason);
+            None
+        }
+        (_, Err(error)) => {
+            let reason = format!("/dev/kvm cannot be opened: {error}");
+            skip(test, "firecracker", &reason);
+            None
+        }
+    }
+}
+
+/// Where what was downloaded is.
+fn packages() -> Option<PathBuf> {
     // Tests are in target/PROFILE/deps.
     let test = std::env::current_exe().ok()?;
-    let packages = test.ancestors().nth(3)?.join("packages");
-    let packages = std::fs::read_dir(packages).ok()?.flatten();
+    Some(test.ancestors().nth(3)?.join("packages"))
+}
+
+/// The last of the packages in the target directory.
+fn newest() -> Option<PathBuf> {
+    let packages = std::fs::read_dir(packages()?).ok()?.flatten();
     let names = packages.map(|entry| entry.path());
     let is_kernel = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());

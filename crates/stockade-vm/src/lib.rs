@@ -12,9 +12,12 @@
 //! - [`store`]: what was built, each part with its digest.
 //! - [`qemu`]: the command line.
 //!
+//! [`firecracker`] drives machines of another kind, from kernels of any origin.
+//!
 //! Nothing is downloaded. A package is read, never unpacked by the names that
 //! it brings.
 
+pub mod firecracker;
 pub mod initramfs;
 pub mod modules;
 pub mod qemu;
