@@ -23,11 +23,14 @@ pub fn not_looked_for() -> MachineFacts {
     missing("it was not looked for")
 }
 
+/// What the image store says of a fault has its own remedy.
 fn missing(reason: impl Into<String>) -> MachineFacts {
-    MachineFacts::Missing {
-        reason: reason.into(),
-        remedy: REMEDY.to_owned(),
-    }
+    let reason = reason.into();
+    let (reason, remedy) = match reason.split_once("\n  remedy: ") {
+        Some((reason, remedy)) => (reason.to_owned(), remedy.to_owned()),
+        None => (reason, REMEDY.to_owned()),
+    };
+    MachineFacts::Missing { reason, remedy }
 }
 
 /// Looks for QEMU, asks its version, and verifies the image, which stays as long
@@ -61,4 +64,20 @@ fn look(state: BorrowedFd<'_>) -> Result<(Machine, InUse), String> {
         memory: 0,
     };
     Ok((machine, used))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_with_a_remedy_of_its_own_has_no_other() {
+        let parts = |said: &str| match missing(said) {
+            MachineFacts::Missing { reason, remedy } => (reason, remedy),
+            MachineFacts::Found(_) => panic!("{said} is a machine"),
+        };
+        let own = parts("no image\n  remedy: build it");
+        assert_eq!(own, ("no image".to_owned(), "build it".to_owned()));
+        assert_eq!(parts("no QEMU"), ("no QEMU".to_owned(), REMEDY.to_owned()));
+    }
 }
