@@ -2,14 +2,14 @@
 //!
 //! A parent-death signal (PR_SET_PDEATHSIG) is forgotten by a program that
 //! changes its user, and is tied to the thread that started it. So a small
-//! process stands between: it waits for the program's end and for the end of a
-//! pipe that its starter alone holds open. With a pid namespace of its own it is
-//! that namespace's first process, and whatever the program started ends with it
-//! (pid_namespaces(7)).
+//! process stands beside: it waits for the program's end and for the end of a
+//! pipe that its starter alone holds open. The program waits until it is there.
+//! With a pid namespace of its own the program is that namespace's first process,
+//! and whatever it started ends with it (pid_namespaces(7)).
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,19 +38,20 @@ pub struct Program<'a> {
 /// A started program, which is killed and waited for when this is dropped.
 #[derive(Debug)]
 pub struct Guarded {
+    program: OwnedFd,
     guard: OwnedFd,
     /// The guard waits for the end of this.
     alive: Option<OwnedFd>,
-    own_namespace: bool,
 }
 
 impl Guarded {
     /// Starts a program with an empty environment and a session of its own. What
     /// fails to be executed ends with code 127.
     ///
-    /// The process may have several threads: its copy makes system calls only.
+    /// The process may have several threads: its copies make system calls only.
     pub fn start(program: &Program<'_>) -> io::Result<Self> {
         let (read, alive) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (wait, go) = pipe_with(PipeFlags::CLOEXEC)?;
         let ends = [ptr::null()];
         let strings = program.arguments.iter().map(|text| text.as_ptr());
         let arguments: Vec<_> = strings.chain(ends).collect();
@@ -58,22 +59,41 @@ impl Guarded {
             true => libc::CLONE_NEWPID,
             false => 0,
         };
-        // SAFETY: the copy calls `stand_guard` alone, which neither allocates nor
-        // takes a lock.
-        let guard = unsafe { copy_of_process(new) }?;
-        let Some(guard) = guard else {
-            stand_guard(program, &arguments, read.as_raw_fd())
+        // SAFETY: the copy calls `become_program` alone, which neither allocates
+        // nor takes a lock; its arguments end in a null pointer.
+        let child = unsafe {
+            match copy_of_process(new)? {
+                Some(child) => child,
+                None => become_program(program, &arguments, &wait, [&alive, &go]),
+            }
         };
-        Ok(Self {
-            guard,
-            alive: Some(alive),
-            own_namespace: program.own_namespace,
-        })
+        // SAFETY: as above, with `stand_guard`.
+        let guard = unsafe { copy_of_process(0) };
+        let started = match guard {
+            Ok(None) => stand_guard(&read, &child),
+            Ok(Some(guard)) => rustix::io::write(&go, &[0])
+                .map(|_| guard)
+                .map_err(io::Error::from),
+            Err(error) => Err(error),
+        };
+        match started {
+            Ok(guard) => Ok(Self {
+                program: child,
+                guard,
+                alive: Some(alive),
+            }),
+            Err(error) => {
+                // It ends without that byte.
+                drop(go);
+                wait_for(&child)?;
+                Err(error)
+            }
+        }
     }
 
     /// Whether the program has ended.
     pub fn has_ended(&self) -> io::Result<bool> {
-        let mut wanted = [PollFd::new(&self.guard, PollFlags::IN)];
+        let mut wanted = [PollFd::new(&self.program, PollFlags::IN)];
         let at_once = Timespec::default();
         Ok(poll(&mut wanted, Some(&at_once))? > 0)
     }
@@ -83,18 +103,21 @@ impl Guarded {
         if self.alive.take().is_none() {
             return Ok(());
         }
-        if self.own_namespace {
-            match pidfd_send_signal(&self.guard, Signal::KILL) {
-                Ok(()) | Err(Errno::SRCH) => {}
-                Err(error) => return Err(error.into()),
-            }
+        match pidfd_send_signal(&self.program, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => return Err(error.into()),
         }
-        loop {
-            match waitid(WaitId::PidFd(self.guard.as_fd()), WaitIdOptions::EXITED) {
-                Ok(_) | Err(Errno::CHILD) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+        wait_for(&self.program)?;
+        wait_for(&self.guard)
+    }
+}
+
+fn wait_for(process: &OwnedFd) -> io::Result<()> {
+    loop {
+        match waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED) {
+            Ok(_) | Err(Errno::CHILD) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -131,8 +154,8 @@ unsafe fn copy_of_process(namespaces: libc::c_int) -> io::Result<Option<OwnedFd>
     Ok((pid != 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
-/// In the copy: starts the program and waits for one of the two ends.
-fn stand_guard(program: &Program<'_>, arguments: &[*const libc::c_char], alive: RawFd) -> ! {
+/// In a copy: waits for the end of whoever started it, or of the program.
+fn stand_guard(alive: &OwnedFd, program: &OwnedFd) -> ! {
     // SAFETY: system calls with numbers and with pointers to what lives in this
     // stack frame; nothing is allocated and nothing is freed.
     unsafe {
@@ -140,14 +163,11 @@ fn stand_guard(program: &Program<'_>, arguments: &[*const libc::c_char], alive: 
         // A copy of the starter's memory is nobody's to read.
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         libc::prctl(libc::PR_SET_NAME, c"stockade-guard".as_ptr(), 0, 0, 0);
-        let Ok(child) = copy_of_process(0) else {
-            libc::_exit(126);
-        };
-        let Some(child) = child else {
-            become_program(program, arguments);
-        };
+        // Above both first, so that neither overwrites the other.
+        let above = |fd: &OwnedFd| libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, 3);
+        let (alive, program) = (above(alive), above(program));
         libc::dup2(alive, 0);
-        libc::dup2(child.as_raw_fd(), 1);
+        libc::dup2(program, 1);
         libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);
         let watched = |fd| libc::pollfd {
             fd,
@@ -159,26 +179,35 @@ fn stand_guard(program: &Program<'_>, arguments: &[*const libc::c_char], alive: 
         if both[1].revents == 0 {
             libc::syscall(libc::SYS_pidfd_send_signal, 1, libc::SIGKILL, 0, 0);
         }
-        let mut how: libc::siginfo_t = std::mem::zeroed();
-        libc::waitid(libc::P_PIDFD, 1, &raw mut how, libc::WEXITED);
-        let code = match how.si_code {
-            libc::CLD_EXITED => how.si_status(),
-            _ => 128 + how.si_status(),
-        };
-        libc::_exit(code)
+        libc::_exit(0)
     }
 }
 
-/// In the copy of the copy.
+/// In a copy.
 ///
 /// # Safety
 /// `arguments` ends in a null pointer, and the process is a copy that nobody else
 /// runs in.
-unsafe fn become_program(program: &Program<'_>, arguments: &[*const libc::c_char]) -> ! {
+unsafe fn become_program(
+    program: &Program<'_>,
+    arguments: &[*const libc::c_char],
+    wait: &OwnedFd,
+    starters: [&OwnedFd; 2],
+) -> ! {
     let environment = [ptr::null::<libc::c_char>()];
     let none = signal::set_of(&[]);
     // SAFETY: as for `stand_guard`; the arrays end in a null pointer.
     unsafe {
+        libc::setsid();
+        for pipe in starters {
+            libc::close(pipe.as_raw_fd());
+        }
+        // One byte once the guard stands; the end when the starter is gone.
+        let mut byte = 0u8;
+        let read = || libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1);
+        if repeat(read) != 1 {
+            libc::_exit(126);
+        }
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         // Above the standard ones first, so that none overwrites another.
@@ -199,6 +228,16 @@ unsafe fn become_program(program: &Program<'_>, arguments: &[*const libc::c_char
             );
         }
         libc::_exit(127)
+    }
+}
+
+/// The call's result once no signal came between.
+fn repeat(mut call: impl FnMut() -> isize) -> isize {
+    loop {
+        let result = call();
+        if result >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return result;
+        }
     }
 }
 
