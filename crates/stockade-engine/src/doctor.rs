@@ -13,6 +13,7 @@ use std::io;
 use stockade_policy::facts::{Ability, Architecture, ControlGroups, Gvisor};
 use stockade_policy::guarantee::Guarantee;
 use stockade_policy::plan::{Action, Form, Hold, Plan, Unenforceable, Wall};
+use stockade_sys::directory;
 use stockade_sys::rustix::process::geteuid;
 use stockade_walls::WallError;
 use stockade_walls::control_group::ControlGroup;
@@ -168,6 +169,7 @@ fn basic_checks(here: &Circumstances) -> Vec<Check> {
         check("devices", devices()),
         check("state", state()),
         check("gvisor", gvisor()),
+        check("firecracker", firecracker()),
     ]
 }
 
@@ -247,6 +249,18 @@ fn gvisor() -> Result<String, Cause> {
             format!("{reason}; only wall = \"gvisor\" needs it"),
             remedy,
         )),
+    }
+}
+
+/// Tried by a machine of its own, which takes some hundredths of a second.
+fn firecracker() -> Result<String, Cause> {
+    let unused = |reason: String| format!("{reason}; no wall uses it yet");
+    let name = directory::random_name()
+        .map_err(|error| cause::of(unused(error.to_string()), "report this"))?;
+    let scratch = std::env::temp_dir().join(format!("stockade-doctor-{name}"));
+    match probe::firecracker::tried(&scratch) {
+        Ok(seen) => Ok(unused(seen)),
+        Err(why) => Err(cause::of(unused(why.reason), why.remedy)),
     }
 }
 

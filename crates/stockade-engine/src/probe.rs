@@ -5,6 +5,7 @@
 //! diagnosed by the doctor. What is cheap and certain is.
 
 mod answer;
+pub mod firecracker;
 pub mod gvisor;
 pub mod machine;
 pub mod network;

@@ -20,6 +20,7 @@ use stockade_vm::firecracker::FirecrackerError;
 use stockade_vm::firecracker::configuration::{Configuration, Drive, RateLimiter, TokenBucket};
 use stockade_vm::firecracker::host::{Confinement, Groups, Host};
 use stockade_vm::firecracker::machine::Machine;
+use stockade_vm::firecracker::probe::try_machine;
 use stockade_vm::firecracker::snapshot::{Kind, Snapshot};
 
 /// Whom Firecracker runs as.
@@ -448,6 +449,32 @@ fn without_the_jailer_it_is_the_same_machine() {
     assert!(place.is_empty());
 }
 
+#[test]
+fn a_processor_that_runs_no_machine_is_told_apart_from_a_missing_one() {
+    let test = "a_processor_that_runs_no_machine_is_told_apart_from_a_missing_one";
+    let Some(place) = Place::new(test) else {
+        return;
+    };
+    let programs = ["firecracker", "jailer"].map(|name| place.programs.join(name));
+    let tried = |guest| try_machine(&place.at("trial"), &programs[0], &programs[1], guest);
+    tried(GUEST).unwrap();
+    // Its first instruction is none (ud2), as if the processor could not run it.
+    let mut broken = GUEST.to_vec();
+    let entry = u64::from_le_bytes(broken[24..32].try_into().unwrap());
+    let segments = u64::from_le_bytes(broken[32..40].try_into().unwrap()) as usize;
+    let number = |at: usize| u64::from_le_bytes(broken[at..at + 8].try_into().unwrap());
+    let offset = (segments..)
+        .step_by(56)
+        .find(|at| (number(at + 16)..number(at + 16) + number(at + 32)).contains(&entry))
+        .map(|at| (entry - number(at + 16) + number(at + 8)) as usize)
+        .unwrap();
+    broken[offset..offset + 2].copy_from_slice(&[0x0f, 0x0b]);
+    let refused = tried(&broken).unwrap_err();
+    assert!(refused.reason.contains("does not run"), "{refused}");
+    assert!(refused.remedy.contains("nest virtualisation"), "{refused}");
+    assert!(!place.at("trial").exists());
+}
+
 /// The directory in which this program, started by the test below, makes machines
 /// until it is killed.
 const VICTIM: &str = "STOCKADE_TEST_FIRECRACKER_VICTIM";
@@ -518,18 +545,19 @@ fn victim(place: &Path, programs: &Path) -> ! {
 }
 
 #[test]
-fn who_cannot_open_the_device_is_told_how() {
+fn the_device_is_opened_or_refused_with_a_remedy() {
+    let base = tempfile::tempdir().unwrap();
+    let program = Path::new("/usr/bin/firecracker");
+    let opened = Host::open(&base.path().join("machines"), program, Confinement::Own);
     let kvm = fs::OpenOptions::new()
         .read(true)
         .write(true)
         .open("/dev/kvm");
-    if kvm.is_ok() {
-        println!("skipped: who_cannot_open_the_device_is_told_how: this user can");
+    let Err(refused) = opened else {
+        assert!(kvm.is_ok());
         return;
-    }
-    let base = tempfile::tempdir().unwrap();
-    let program = Path::new("/usr/bin/firecracker");
-    let refused = Host::open(base.path(), program, Confinement::Own).unwrap_err();
+    };
+    assert!(kvm.is_err());
     let text = refused.to_string();
     assert!(
         text.contains("/dev/kvm cannot be opened") && text.contains("remedy:"),

@@ -71,6 +71,16 @@ fn a_machine_that_can_run_commands_says_what_holds_each_guarantee() {
         assert_eq!(check(&found, name)["works"], true, "{found:#}");
     }
     assert_eq!(check(&found, "rehearsal")["works"], true, "{found:#}");
+    // Nothing needs it, so that it is missing is said with a remedy and no more.
+    let firecracker = check(&found, "firecracker");
+    let words = firecracker.to_string();
+    assert!(words.contains("no wall uses it yet"), "{words}");
+    assert!(
+        firecracker["works"] == true
+            || words.contains("into /usr/local/bin")
+            || words.contains("1.14.4"),
+        "{words}"
+    );
     let guarantees = found["guarantees"]
         .as_array()
         .expect("a list of guarantees");

@@ -6,6 +6,7 @@
 mod contenders;
 mod egress;
 mod fixtures;
+mod machines;
 mod meter;
 mod mounts;
 mod report;

@@ -1,5 +1,6 @@
 //! `cargo xtask bench walls`: what the other walls cost, against what people use for them today.
 
+use super::machines::Machines;
 use super::meter;
 use super::report;
 use super::rounds;
@@ -15,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Measure the container wall against runc on the same root file system, gVisor against runsc
-/// alone, and commands in sandboxes that stay.
+/// alone, commands in sandboxes that stay, and machines against bare Firecracker.
 ///
 /// Builds the release binary, and needs root, because control groups of these machines are root's.
 /// Takes about a minute. Fails when a bar is missed, unless --quick.
@@ -41,6 +42,11 @@ const ROWS: &[(&str, Measure)] = &[
     ("run behind gVisor", Bench::run_in_gvisor),
     ("exec behind gVisor", Bench::exec_in_gvisor),
     ("memory of idle sandboxes", Bench::memory),
+    ("start of a machine", |bench| bench.machines()?.start()),
+    ("restore of a machine", |bench| bench.machines()?.restore()),
+    ("memory of idle machines", |bench| {
+        bench.machines()?.memory()
+    }),
 ];
 
 /// Options that put a command on the image.
@@ -121,6 +127,12 @@ impl Bench {
             .env_remove("XDG_STATE_HOME");
         command.stdin(Stdio::null());
         command
+    }
+
+    /// With a snapshot of their own, so that each row can be measured alone.
+    fn machines(&self) -> Result<Machines> {
+        let place = fresh(self.scratch.path())?;
+        Machines::prepare(place, self.few_rounds())
     }
 
     fn start(&self) -> Result<Row> {
@@ -416,6 +428,18 @@ impl Drop for Running<'_> {
         // The next measurement says more clearly what is wrong.
         let _stopped = stop.stdout(Stdio::null()).status().is_ok();
     }
+}
+
+/// A directory that is not there yet.
+fn fresh(directory: &Path) -> Result<PathBuf> {
+    for number in 0.. {
+        let place = directory.join(format!("machines{number}"));
+        match fs::create_dir(&place) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => return Ok(made.map(|()| place)?),
+        }
+    }
+    bail!("no name is free")
 }
 
 /// The name of a container of runc.

@@ -15,7 +15,8 @@ const STACK_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Console {
     heard: Arc<Mutex<Heard>>,
-    reader: JoinHandle<()>,
+    /// Taken when this is dropped.
+    reader: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -31,7 +32,10 @@ impl Console {
         let shared = Arc::clone(&heard);
         let work = move || read(File::from(output), &shared);
         let reader = Builder::new().stack_size(STACK_BYTES).spawn(work)?;
-        Ok(Self { heard, reader })
+        Ok(Self {
+            heard,
+            reader: Some(reader),
+        })
     }
 
     /// The last that was written.
@@ -46,11 +50,22 @@ impl Console {
 
     /// Whether all of it was read, which is so when Firecracker is gone.
     pub fn is_finished(&self) -> bool {
-        self.reader.is_finished()
+        self.reader.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     fn heard(&self) -> std::sync::MutexGuard<'_, Heard> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Console {
+    /// Waits for the end, which is there: Firecracker is dropped before its console.
+    /// Afterwards the process has no thread more than before.
+    fn drop(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            // One that panicked has ended as well.
+            let _ended = reader.join().is_ok();
+        }
     }
 }
 

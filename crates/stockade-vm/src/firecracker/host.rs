@@ -76,6 +76,7 @@ impl Host {
 
     /// Boots a machine. Returns when it has taken its first generation.
     pub fn boot(&self, configuration: &Configuration) -> Result<Machine, FirecrackerError> {
+        let since = Instant::now();
         let failed = system("put the machine's files in place");
         if !configuration.drives.iter().all(|one| one.has_good_name()) {
             return Err(failed(io::Error::other("a drive's name is not allowed")));
@@ -92,13 +93,18 @@ impl Host {
         let document = document.map_err(|error| failed(error.into()))?;
         jail.write(CONFIGURATION, &document).map_err(&failed)?;
         let more = ["--config-file", CONFIGURATION];
-        let started = self.start(jail, configuration.memory, &more, drives, None)?;
-        Machine::begin(started)
+        let started = self.start(jail, configuration.memory, &more)?;
+        Machine::begin(Started {
+            since,
+            drives,
+            ..started
+        })
     }
 
     /// Starts a machine as it was when it was saved, but for what it must have for
     /// itself. Returns when it has taken a generation that no other has.
     pub fn restore(&self, snapshot: &Snapshot) -> Result<Machine, FirecrackerError> {
+        let since = Instant::now();
         let failed = system("put the snapshot's files in place");
         let jail = self.jail()?;
         let mut memory_bytes = 0;
@@ -113,7 +119,12 @@ impl Host {
         }
         let memory = u32::try_from(memory_bytes >> 20);
         let memory = memory.map_err(|error| failed(io::Error::other(error)))?;
-        let mut started = self.start(jail, memory, &[], drives, Some(snapshot.clone()))?;
+        let mut started = Started {
+            since,
+            drives,
+            base: Some(snapshot.clone()),
+            ..self.start(jail, memory, &[])?
+        };
         let load = Load {
             snapshot_path: STATE,
             mem_backend: Backend {
@@ -139,16 +150,8 @@ impl Host {
         Jail::new(self.machines.as_fd(), self.groups().cloned())
     }
 
-    fn start(
-        &self,
-        jail: Jail,
-        memory: u32,
-        more: &[&str],
-        drives: Vec<(String, File)>,
-        base: Option<Snapshot>,
-    ) -> Result<Started, FirecrackerError> {
+    fn start(&self, jail: Jail, memory: u32, more: &[&str]) -> Result<Started, FirecrackerError> {
         let failed = system("start Firecracker");
-        let since = Instant::now();
         let (read, write) = io::pipe().map_err(&failed)?;
         let null = File::open("/dev/null").map_err(&failed)?;
         let (program, arguments) = self.command(jail.name(), memory, more);
@@ -168,10 +171,10 @@ impl Host {
             console: Console::of(read.into()).map_err(&failed)?,
             jail,
             api: None,
-            since,
+            since: Instant::now(),
             memory_bytes: u64::from(memory) << 20,
-            drives,
-            base,
+            drives: Vec::new(),
+            base: None,
         })
     }
 

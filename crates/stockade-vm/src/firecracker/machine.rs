@@ -205,7 +205,7 @@ impl Machine {
         self.started.console.last()
     }
 
-    /// From the start of its processes until there was anything on the console.
+    /// From the beginning of its start until there was anything on the console.
     pub fn first_output_after(&self) -> Option<Duration> {
         let first = self.started.console.first_at()?;
         Some(first.duration_since(self.started.since))

@@ -4,12 +4,17 @@
 //! it and have no processor behind it. So the last question is asked of the
 //! smallest machine there is.
 
-use std::fs::OpenOptions;
+use std::fs::{DirBuilder, OpenOptions};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 
-/// Where both programs are looked for.
-pub const PLACES: [&str; 2] = ["/usr/bin", "/usr/local/bin"];
+use stockade_sys::rustix::process::geteuid;
+
+use super::configuration::Configuration;
+use super::host::{Confinement, Groups, Host};
+use super::{FirecrackerError, system};
+
 const KVM: &str = "/dev/kvm";
 
 /// Why not, and what can be done about it.
@@ -30,27 +35,26 @@ fn unusable(reason: impl Into<String>, remedy: impl Into<String>) -> Unusable {
 /// Opens /dev/kvm, and closes it again.
 pub fn open_kvm() -> Result<(), Unusable> {
     let opened = OpenOptions::new().read(true).write(true).open(KVM);
-    let remedy = |error: &io::Error| match error.kind() {
+    opened.map(drop).map_err(|error| closed_kvm(&error))
+}
+
+fn closed_kvm(error: &io::Error) -> Unusable {
+    let remedy = match error.kind() {
         io::ErrorKind::NotFound => {
-            "load the module kvm_intel or kvm_amd; in a virtual machine, \
-                                    let its host nest virtualisation"
+            "load the module kvm_intel or kvm_amd; in a virtual machine, let its host nest \
+             virtualisation"
         }
-        io::ErrorKind::PermissionDenied => "join the group that /dev/kvm belongs to (often kvm)",
+        io::ErrorKind::PermissionDenied => {
+            "join the group that /dev/kvm belongs to (often kvm), or be root"
+        }
         _ => "let this process open it (containers need the device passed in)",
     };
-    match opened {
-        Ok(_) => Ok(()),
-        Err(error) => Err(unusable(
-            format!("{KVM} cannot be opened: {error}"),
-            remedy(&error),
-        )),
-    }
+    unusable(format!("{KVM} cannot be opened: {error}"), remedy)
 }
 
 /// A version that is known to be broken, by what is published about it.
 struct Broken {
-    /// Of the jailer, or of Firecracker.
-    of_jailer: bool,
+    part: Part,
     first: (u32, u32, u32),
     last: (u32, u32, u32),
     why: &'static str,
@@ -58,96 +62,125 @@ struct Broken {
 
 const BROKEN: [Broken; 4] = [
     Broken {
-        of_jailer: true,
+        part: Part::Jailer,
         first: (0, 0, 0),
         last: (1, 13, 1),
         why: "CVE-2026-1386: the jailer follows links when it copies as root",
     },
     Broken {
-        of_jailer: true,
+        part: Part::Jailer,
         first: (1, 14, 0),
         last: (1, 14, 0),
         why: "CVE-2026-1386: the jailer follows links when it copies as root",
     },
     Broken {
-        of_jailer: false,
+        part: Part::Firecracker,
         first: (1, 13, 0),
         last: (1, 14, 3),
         why: "CVE-2026-5747: a machine can write outside of its queues (virtio-pci)",
     },
     Broken {
-        of_jailer: false,
+        part: Part::Firecracker,
         first: (1, 15, 0),
         last: (1, 15, 0),
         why: "CVE-2026-5747: a machine can write outside of its queues (virtio-pci)",
     },
 ];
 
-/// Judges what `--version` said first, such as `Firecracker v1.12.1`.
-pub fn judge(line: &str) -> Result<(), Unusable> {
+/// Which of the two programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Firecracker,
+    Jailer,
+}
+
+/// Judges a version such as `1.12.1`.
+pub fn judge(part: Part, version: &str) -> Result<(), Unusable> {
     let remedy =
         "install Firecracker and its jailer 1.14.4, or 1.15.1 or later, both of one release";
-    let parsed = line.split_once(" v").and_then(|(name, version)| {
-        let version = version.split(['-', '+']).next()?;
-        let mut numbers = version.split('.').map(str::parse::<u32>);
-        let mut next = || numbers.next()?.ok();
-        Some((name, (next()?, next()?, next()?)))
-    });
-    let Some((name @ ("Firecracker" | "Jailer"), version)) = parsed else {
-        let said: String = line
-            .chars()
-            .filter(|one| !one.is_control())
-            .take(60)
-            .collect();
-        return Err(unusable(
-            format!("{said:?} names no version of Firecracker"),
-            remedy,
-        ));
+    let mut numbers = version
+        .split(['-', '+'])
+        .next()
+        .unwrap_or_default()
+        .split('.');
+    let mut next = || numbers.next()?.parse::<u32>().ok();
+    let (Some(major), Some(minor), Some(patch)) = (next(), next(), next()) else {
+        let reason = format!("{version:?} is no version of {part:?}");
+        return Err(unusable(reason, remedy));
     };
-    let known = BROKEN.iter().find(|one| {
-        one.of_jailer == (name == "Jailer") && (one.first..=one.last).contains(&version)
-    });
+    let known = BROKEN
+        .iter()
+        .find(|one| one.part == part && (one.first..=one.last).contains(&(major, minor, patch)));
     match known {
         Some(broken) => Err(unusable(
-            format!("{line} is not used: {}", broken.why),
+            format!("{part:?} {version} is not used: {}", broken.why),
             remedy,
         )),
         None => Ok(()),
     }
 }
 
-/// The programs of this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Programs {
-    pub firecracker: PathBuf,
-    pub jailer: PathBuf,
+/// Whom Firecracker runs as while it is tried: nobody has this number.
+const NOBODY: u32 = 64_999;
+const MEMORY_MIB: u32 = 16;
+
+/// Starts the smallest machine (an ELF file), in a directory that is made and
+/// removed here, and says who it was.
+pub fn try_machine(
+    directory: &Path,
+    firecracker: &Path,
+    jailer: &Path,
+    guest: &[u8],
+) -> Result<(), Unusable> {
+    open_kvm()?;
+    let tried = machine(directory, firecracker, jailer, guest);
+    let removed = std::fs::remove_dir_all(directory);
+    match (tried, removed) {
+        (Ok(()), Ok(())) => Ok(()),
+        (Ok(()), Err(error)) => Err(unusable(
+            format!("{} cannot be removed: {error}", directory.display()),
+            "remove it",
+        )),
+        (Err(FirecrackerError::Unusable(why)), _) => Err(why),
+        (Err(error), _) => Err(unusable(
+            format!("{KVM} can be opened, but the smallest machine does not run: {error}"),
+            "use a host whose processor executes machines; in a virtual machine, let its host nest \
+             virtualisation",
+        )),
+    }
 }
 
-impl Programs {
-    /// Both, from the first of these directories that has Firecracker.
-    pub fn find(places: &[&Path]) -> Result<Self, Unusable> {
-        let place = places
-            .iter()
-            .find(|place| place.join("firecracker").is_file());
-        let remedy = "put `firecracker` and `jailer` of one release into /usr/local/bin";
-        let Some(place) = place else {
-            return Err(unusable("there is no Firecracker", remedy));
-        };
-        let programs = Self {
-            firecracker: place.join("firecracker"),
-            jailer: place.join("jailer"),
-        };
-        match programs.jailer.is_file() {
-            true => Ok(programs),
-            false => {
-                let reason = format!(
-                    "there is no jailer beside {}",
-                    programs.firecracker.display()
-                );
-                Err(unusable(reason, remedy))
-            }
-        }
-    }
+fn machine(
+    directory: &Path,
+    firecracker: &Path,
+    jailer: &Path,
+    guest: &[u8],
+) -> Result<(), FirecrackerError> {
+    let failed = system("try a machine");
+    DirBuilder::new()
+        .mode(0o700)
+        .create(directory)
+        .map_err(&failed)?;
+    let kernel = directory.join("guest");
+    std::fs::write(&kernel, guest).map_err(&failed)?;
+    let confinement = match geteuid().is_root() {
+        true => Confinement::Jailer {
+            program: jailer.to_owned(),
+            uid: NOBODY,
+            gid: NOBODY,
+            groups: Groups::of_system().map_err(&failed)?,
+        },
+        false => Confinement::Own,
+    };
+    let host = Host::open(&directory.join("machines"), firecracker, confinement)?;
+    let configuration = Configuration {
+        kernel,
+        arguments: String::new(),
+        memory: MEMORY_MIB,
+        processors: 1,
+        drives: Vec::new(),
+    };
+    host.boot(&configuration).map(drop)
 }
 
 #[cfg(test)]
@@ -156,53 +189,40 @@ mod tests {
 
     #[test]
     fn versions_with_a_published_hole_are_refused_by_its_name() {
-        for (line, hole) in [
-            ("Jailer v1.12.1", "CVE-2026-1386"),
-            ("Jailer v1.13.1", "CVE-2026-1386"),
-            ("Jailer v1.14.0", "CVE-2026-1386"),
-            ("Firecracker v1.13.0", "CVE-2026-5747"),
-            ("Firecracker v1.14.3", "CVE-2026-5747"),
-            ("Firecracker v1.15.0", "CVE-2026-5747"),
+        let (virtio, links) = ("CVE-2026-5747", "CVE-2026-1386");
+        for (part, version, hole) in [
+            (Part::Jailer, "1.12.1", links),
+            (Part::Jailer, "1.13.1", links),
+            (Part::Jailer, "1.14.0", links),
+            (Part::Firecracker, "1.13.0", virtio),
+            (Part::Firecracker, "1.14.3", virtio),
+            (Part::Firecracker, "1.15.0", virtio),
         ] {
-            let refused = judge(line).unwrap_err();
-            assert!(refused.reason.contains(hole), "{line}: {refused}");
+            let refused = judge(part, version).unwrap_err();
+            assert!(refused.reason.contains(hole), "{version}: {refused}");
             assert!(refused.remedy.contains("1.14.4"));
         }
-        for line in [
-            "Jailer v1.13.2",
-            "Jailer v1.14.1",
-            "Jailer v1.15.1",
-            "Firecracker v1.12.1",
-            "Firecracker v1.14.4",
-            "Firecracker v1.15.1",
-            "Firecracker v1.16.0-dev",
-        ] {
-            judge(line).unwrap();
+        for version in ["1.13.2", "1.14.1", "1.14.4", "1.15.1"] {
+            judge(Part::Jailer, version).unwrap();
         }
-        for line in [
-            "",
-            "Firecracker",
-            "Firecracker v1",
-            "Firecracker v1.x.1",
-            "QEMU v9.0.0",
-        ] {
-            let refused = judge(line).unwrap_err();
-            assert!(refused.reason.contains("names no version"), "{refused}");
+        for version in ["1.12.1", "1.14.4", "1.15.1", "1.16.0-dev"] {
+            judge(Part::Firecracker, version).unwrap();
+        }
+        for version in ["", "1", "1.12", "1.x.1", "v1.12.1"] {
+            let refused = judge(Part::Jailer, version).unwrap_err();
+            assert!(refused.reason.contains("is no version"), "{refused}");
         }
     }
 
     #[test]
-    fn programs_are_taken_from_one_place() {
-        let places = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let paths = [places[0].path(), places[1].path()];
-        let missing = Programs::find(&paths).unwrap_err();
-        assert!(missing.reason.contains("no Firecracker"));
-        std::fs::write(paths[1].join("firecracker"), "").unwrap();
-        std::fs::write(paths[0].join("jailer"), "").unwrap();
-        let alone = Programs::find(&paths).unwrap_err();
-        assert!(alone.reason.contains("no jailer beside"));
-        std::fs::write(paths[1].join("jailer"), "").unwrap();
-        let found = Programs::find(&paths).unwrap();
-        assert_eq!(found.jailer, paths[1].join("jailer"));
+    fn who_cannot_open_the_device_is_told_how() {
+        for (kind, remedy) in [
+            (io::ErrorKind::NotFound, "kvm_intel"),
+            (io::ErrorKind::PermissionDenied, "group"),
+            (io::ErrorKind::Other, "passed in"),
+        ] {
+            let refused = closed_kvm(&kind.into());
+            assert!(refused.remedy.contains(remedy), "{refused}");
+        }
     }
 }
