@@ -7,6 +7,7 @@
 
 pub mod assemble;
 pub mod names;
+pub mod oci;
 pub mod rules;
 pub mod simulate;
 
