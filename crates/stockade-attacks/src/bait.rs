@@ -115,6 +115,7 @@ impl Bait {
             disk: std::fs::metadata(&beside)?.dev(),
             limits: None,
             round: 1,
+            kernel: crate::stage::kernel(),
             unconfined: false,
             beside: beside.clone(),
         };

@@ -153,17 +153,14 @@ fn serve(request: Request) -> io::Result<()> {
         id: STARTED.into(),
         verdict: Verdict::Inconclusive(String::new()),
     })?;
-    let own_kernel = has_own_kernel();
+    let place = within::Place::of(agent_is_first(), has_own_kernel(&stage));
     for id in &request.only {
         let attack = named(id)?;
-        let verdict = match within::untried(id).filter(|_| own_kernel) {
+        let verdict = match within::untried(id, place) {
             Some(untried) => untried,
             None => in_child(attack, &stage, request.unsafe_outside),
         };
-        let verdict = match own_kernel {
-            true => within::judged(id, verdict),
-            false => verdict,
-        };
+        let verdict = within::judged(id, place, verdict);
         print(&Line {
             id: id.clone(),
             verdict,
@@ -176,10 +173,15 @@ fn named(id: &str) -> io::Result<&'static Attack> {
     find(id).ok_or_else(|| invalid(format!("no attack is called {id}")))
 }
 
-/// Whether the kernel under this process is one of the sandbox's own: its first
-/// process is then the agent, and nothing of the host's is.
-pub(crate) fn has_own_kernel() -> bool {
+/// Whether something else than the launcher started this sandbox: its first
+/// process is then the agent.
+pub(crate) fn agent_is_first() -> bool {
     std::fs::read("/proc/1/comm").is_ok_and(|name| name.starts_with(b"stockade-agent"))
+}
+
+/// Whether the kernel under this process is one of the sandbox's own.
+pub(crate) fn has_own_kernel(stage: &Stage) -> bool {
+    agent_is_first() && crate::stage::kernel() != stage.kernel
 }
 
 /// The attacks are real, so they are not run by accident on a bare machine.
@@ -188,7 +190,7 @@ fn require_sandbox() -> io::Result<()> {
     let first = ["/proc/1/cmdline", "/proc/1/comm"]
         .iter()
         .any(|path| std::fs::read(path).is_ok_and(|name| name.starts_with(b"stockade-init")))
-        || has_own_kernel();
+        || agent_is_first();
     let filtered = std::fs::read_to_string("/proc/self/status")
         .is_ok_and(|status| status.lines().any(|line| line == "NoNewPrivs:\t1"));
     if marked && (first || filtered) {

@@ -53,6 +53,9 @@ pub struct Stage {
     pub limits: Option<SmallLimits>,
     /// 1 for the first of two runs, 2 for the second; 1 when there is one.
     pub round: u32,
+    /// What the host's kernel says of itself, by which one of the sandbox's own
+    /// is told apart.
+    pub kernel: String,
     /// Set when an attack is run without a sandbox; it then spares what is not
     /// bait, such as other people's terminals.
     #[serde(default)]
@@ -68,6 +71,12 @@ pub struct SmallLimits {
     /// Budget of the private directories together.
     pub disk_bytes: u64,
     pub disk_inodes: u64,
+}
+
+/// What the kernel under this process says of its version and its start.
+pub(crate) fn kernel() -> String {
+    let said = |path| std::fs::read_to_string(path).unwrap_or_default();
+    ["/proc/version", "/proc/cmdline"].map(said).concat()
 }
 
 impl Stage {

@@ -1,10 +1,32 @@
-//! What counts where the sandbox has a kernel of its own: an attack that changes
-//! or reads something of that kernel has changed and read nothing outside.
+//! What counts where something else than the launcher started the sandbox.
 //!
-//! Each such attack stands here by its id and with its reason; any other that
-//! succeeds is an escape, there as anywhere.
+//! An attack that changes or reads something of a kernel of the sandbox's own
+//! has changed and read nothing outside; and where the agent is process 1, there
+//! is no launcher to attack. Each such attack stands here by its id and with its
+//! reason; any other that succeeds is an escape, there as anywhere.
 
 use crate::Verdict;
+
+/// Where the attacks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Below the launcher.
+    Launcher,
+    /// In a container on the host's kernel, whose process 1 is the agent.
+    Container,
+    /// On a kernel of the sandbox's own.
+    OwnKernel,
+}
+
+impl Place {
+    pub(crate) fn of(agent_is_first: bool, own_kernel: bool) -> Self {
+        match (agent_is_first, own_kernel) {
+            (_, true) => Self::OwnKernel,
+            (true, false) => Self::Container,
+            (false, false) => Self::Launcher,
+        }
+    }
+}
 
 /// Whose success stays within such a kernel, and why.
 const WITHIN: &[(&str, &str)] = &[
@@ -32,10 +54,6 @@ const WITHIN: &[(&str, &str)] = &[
         "the filter is around the sandbox's own kernel",
     ),
     (
-        "pr3-init-environment",
-        "process 1 is the agent, which has the command's variables",
-    ),
-    (
         "pr7-spared-by-the-kernel",
         "the sandbox's own kernel kills nobody for memory",
     ),
@@ -54,6 +72,14 @@ const WITHIN: &[(&str, &str)] = &[
         "au2-unconfined-start",
         "the filter is around the sandbox's own kernel",
     ),
+];
+
+/// The same where process 1 is the agent.
+const OF_AGENT: &[(&str, &str)] = &[
+    (
+        "pr3-init-environment",
+        "process 1 is the agent, which has the command's variables",
+    ),
     (
         "au2-speak-as-launcher",
         "process 1 is the agent, which shows no evidence",
@@ -65,16 +91,21 @@ const WITHIN: &[(&str, &str)] = &[
 const ENDS_ITSELF: &[&str] = &["pr3-init-stop"];
 
 /// The verdict on an attack that is not tried there.
-pub(crate) fn untried(id: &str) -> Option<Verdict> {
+pub(crate) fn untried(id: &str, place: Place) -> Option<Verdict> {
     let why = "process 1 is the agent: who stops it ends its own sandbox and nothing else";
-    ENDS_ITSELF
-        .contains(&id)
+    (place != Place::Launcher && ENDS_ITSELF.contains(&id))
         .then(|| Verdict::Inconclusive(why.into()))
 }
 
 /// The verdict on one that was tried there.
-pub(crate) fn judged(id: &str, verdict: Verdict) -> Verdict {
-    let reason = WITHIN.iter().find(|(known, _)| *known == id);
+pub(crate) fn judged(id: &str, place: Place, verdict: Verdict) -> Verdict {
+    let (of_kernel, of_agent): (&[_], &[_]) = match place {
+        Place::Launcher => (&[], &[]),
+        Place::Container => (&[], OF_AGENT),
+        Place::OwnKernel => (WITHIN, OF_AGENT),
+    };
+    let mut reasons = of_kernel.iter().chain(of_agent);
+    let reason = reasons.find(|(known, _)| *known == id);
     match (verdict, reason) {
         (Verdict::Escaped(gained), Some((_, reason))) => {
             Verdict::Stopped(format!("{reason}: {gained}"))
@@ -91,15 +122,25 @@ mod tests {
     fn only_what_stands_here_is_excused() {
         let escaped = || Verdict::Escaped("got through".into());
         assert!(matches!(
-            judged("pr1-kernel-log", escaped()),
+            judged("pr1-kernel-log", Place::OwnKernel, escaped()),
             Verdict::Stopped(_)
         ));
-        assert_eq!(judged("fs1-read-beside", escaped()), escaped());
+        for place in [Place::Launcher, Place::Container] {
+            assert_eq!(judged("pr1-kernel-log", place, escaped()), escaped());
+        }
+        let of_agent = judged("pr3-init-environment", Place::Container, escaped());
+        assert!(matches!(of_agent, Verdict::Stopped(_)));
+        assert_eq!(
+            judged("fs1-read-beside", Place::OwnKernel, escaped()),
+            escaped()
+        );
         let stopped = Verdict::Stopped("EPERM".into());
-        assert_eq!(judged("pr1-kernel-log", stopped.clone()), stopped);
-        for (id, _) in WITHIN {
+        let kept = judged("pr1-kernel-log", Place::OwnKernel, stopped.clone());
+        assert_eq!(kept, stopped);
+        for (id, _) in WITHIN.iter().chain(OF_AGENT) {
             assert!(crate::find(id).is_some(), "{id}");
         }
-        assert!(ENDS_ITSELF.iter().all(|id| untried(id).is_some()));
+        let untried = |place| ENDS_ITSELF.iter().all(|id| untried(id, place).is_some());
+        assert!(untried(Place::Container) && !untried(Place::Launcher));
     }
 }

@@ -10,9 +10,10 @@ mod probes;
 
 use std::io;
 
-use stockade_policy::facts::{Ability, Architecture, ControlGroups, Gvisor};
+use stockade_policy::facts::{Ability, Architecture, ControlGroups, Gvisor, RuntimeFacts};
 use stockade_policy::guarantee::Guarantee;
-use stockade_policy::plan::{Action, Form, Hold, Plan, Unenforceable, Wall};
+use stockade_policy::plan::{Action, Form, Hold, Plan, Runtime, RuntimeKind, Unenforceable, Wall};
+use stockade_policy::runtimes::known_broken;
 use stockade_sys::directory;
 use stockade_sys::rustix::process::geteuid;
 use stockade_walls::WallError;
@@ -170,6 +171,8 @@ fn basic_checks(here: &Circumstances) -> Vec<Check> {
         check("state", state()),
         check("gvisor", gvisor()),
         check("firecracker", firecracker()),
+        check("runc", runtime(RuntimeKind::Runc)),
+        check("crun", runtime(RuntimeKind::Crun)),
     ]
 }
 
@@ -238,9 +241,36 @@ fn devices() -> Result<String, Cause> {
     Ok(format!("{} can be opened", probes::DEVICES.join(", ")))
 }
 
+/// Likewise only a run tries it; here its version is judged.
+fn runtime(kind: RuntimeKind) -> Result<String, Cause> {
+    let word = kind.word();
+    let runtime = match probe::runtime::found(kind, None) {
+        RuntimeFacts::Found(runtime) => runtime,
+        RuntimeFacts::Missing { reason, remedy } => {
+            let reason = format!("{reason}; only container.runtime = \"{word}\" needs it");
+            return Err(cause::of(reason, remedy));
+        }
+    };
+    let Runtime {
+        program, version, ..
+    } = &runtime;
+    match known_broken(kind, version) {
+        None => Ok(format!(
+            "{program} {version}; for container.runtime = \"{word}\""
+        )),
+        Some(broken) => Err(cause::of(
+            format!("{program} {version} {broken}; only container.runtime = \"{word}\" needs it"),
+            format!(
+                "upgrade it; or container.accept_runtime = \"{version}\", if your distribution \
+                 repaired it"
+            ),
+        )),
+    }
+}
+
 /// Only a run tries it: to start it takes some tenths of a second.
 fn gvisor() -> Result<String, Cause> {
-    match probe::gvisor::found() {
+    match probe::gvisor::found(None) {
         Gvisor::Found(runsc) => Ok(format!(
             "{} {}, on the platform systrap; for wall = \"gvisor\"",
             runsc.program, runsc.version

@@ -10,6 +10,7 @@ pub mod gvisor;
 pub mod machine;
 pub mod network;
 mod program;
+pub mod runtime;
 pub(crate) mod start;
 
 use std::collections::{BTreeMap, HashSet};
@@ -127,6 +128,7 @@ pub fn facts(
         java_stores: Vec::new(),
         gvisor: gvisor::not_looked_for(),
         machine: machine::not_looked_for(),
+        runtime: runtime::not_looked_for(),
         image,
         environment,
     };

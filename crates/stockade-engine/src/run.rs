@@ -281,9 +281,9 @@ pub fn plan_with(request: &Request, user_namespaces: Ability) -> Result<Planned,
 /// soon as the policy is known to need it.
 pub fn plan_to_run(request: &Request, prepared: &mut Prepared) -> Result<Planned, Refusal> {
     let loaded = load(&request.selection)?;
-    // Where the command has a kernel of its own another process is the
+    // Where something else starts the command another process is the
     // supervisor, and starts it.
-    if wants_way_out(request, &loaded) && !loaded.policy.wall.0.has_own_kernel() {
+    if wants_way_out(request, &loaded) && !loaded.policy.has_guest() {
         // A failure shows again, and is told, when the process is needed.
         prepared.egress = Starting::spawn(request.egress_program.as_deref()).ok();
     }

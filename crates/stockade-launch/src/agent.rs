@@ -15,20 +15,40 @@ use stockade_sys::rustix::process::{setpgid, umask};
 use stockade_sys::{process, signal};
 
 use crate::init::{self, Program};
-use crate::wire::{Assignment, Stream};
+use crate::wire::{Assignment, Guest, Stream};
 
 /// Where the agent finds its channel.
 const CHANNEL: i32 = 3;
 
-/// Where what starts a kernel of the command's own finds the agent's program.
+/// Where what starts the agent within a kernel or a container of its own finds
+/// the agent's program.
 const PROGRAM: i32 = 4;
 
-/// The path and the arguments of what starts such a kernel.
-fn guest(words: &[Vec<u8>]) -> io::Result<(CString, Vec<CString>)> {
-    let words = words.iter().map(|word| CString::new(word.as_slice()));
+/// The path and the arguments of such a program.
+fn words(guest: &Guest) -> io::Result<(CString, Vec<CString>)> {
+    let words = guest.arguments.iter();
+    let words = words.map(|word| CString::new(word.as_slice()));
     let words: Vec<CString> = words.collect::<Result<_, _>>().map_err(|_| Errno::INVAL)?;
     let path = words.first().ok_or(Errno::INVAL)?.clone();
     Ok((path, words))
+}
+
+/// Becomes that program; the error is why not.
+fn become_guest(
+    guest: &Guest,
+    path: &CString,
+    arguments: &[CString],
+    agent: &OwnedFd,
+) -> io::Error {
+    let ready = process::become_standard(agent.as_raw_fd(), PROGRAM);
+    let ready = ready.and_then(|()| match guest.own_user_namespace {
+        Some((user, group)) => process::enter_own_user_namespace(user, group),
+        None => Ok(()),
+    });
+    match ready {
+        Err(error) => error,
+        Ok(()) => process::execute(path, arguments, &[]),
+    }
 }
 
 /// What comes with the assignment of a sandbox that stays.
@@ -45,9 +65,9 @@ impl Agent {
 
     /// Starts the program with /dev/null as its standard streams, the channel
     /// as descriptor 3 and no other. Its arguments and variables are those of
-    /// the command of the plan. Around a kernel of the command's own the program
-    /// that starts that is executed instead, which finds the agent as descriptor
-    /// 4, and has no variable: those of the command are not its business. The
+    /// the command of the plan. Around a kernel or a container of the command's
+    /// own the program that starts that is executed instead, which finds the
+    /// agent as descriptor 4, and has no variable: those of the command are not its business. The
     /// error is that of execveat(2) or of the preparation.
     pub(crate) fn start(
         self,
@@ -57,23 +77,23 @@ impl Agent {
     ) -> io::Result<u32> {
         umask(Mode::from_raw_mode(assignment.umask));
         let command = Program::of(assignment).ok_or(Errno::INVAL)?;
-        let guest = assignment.guest.as_deref().map(guest).transpose()?;
+        let guest = match &assignment.guest {
+            Some(guest) => Some((guest, words(guest)?)),
+            None => None,
+        };
         let null = null.ok_or(Errno::BADF)?;
-        // What starts a kernel says there why it cannot.
-        let words = match (&guest, streams[2]) {
+        // What starts a kernel or a container says there why it cannot.
+        let errors = match (&guest, streams[2]) {
             (Some(_), Stream::Descriptor(number)) => number,
             _ => null.as_raw_fd(),
         };
-        init::fork_and_execute(|| match (self.take_descriptors(&null, words), &guest) {
+        init::fork_and_execute(|| match (self.take_descriptors(&null, errors), &guest) {
             (Err(error), _) => error,
             (Ok(program), None) => {
                 process::execute_open(program.as_fd(), &command.arguments, &command.environment)
             }
-            (Ok(program), Some((path, arguments))) => {
-                match process::become_standard(program.as_raw_fd(), PROGRAM) {
-                    Err(error) => error,
-                    Ok(()) => process::execute(path, arguments, &[]),
-                }
+            (Ok(program), Some((guest, (path, arguments)))) => {
+                become_guest(guest, path, arguments, &program)
             }
         })
     }

@@ -9,6 +9,7 @@
 mod absent;
 mod masks;
 mod overlay;
+mod runtime;
 mod trust_store;
 
 use std::io;
@@ -84,6 +85,11 @@ impl View {
             } => self.file(path, content, *mode, *writable),
             Action::PrivateDirectory { path, mode } => self.private_directory(path, *mode),
             Action::GuestBundle { path, config } => self.guest_bundle(path, config),
+            Action::RuntimeRoot {
+                program,
+                config,
+                path,
+            } => self.runtime_root(program, config, path),
             Action::Bind {
                 source,
                 path,
@@ -397,9 +403,14 @@ impl View {
         pivot_root(".", ".")?;
         unmount(".", UnmountFlags::DETACH)?;
         go_to_root()?;
-        let (new, now) = (fstat(&root)?, stockade_sys::rustix::fs::stat("/")?);
+        let new = fstat(&root)?;
+        let is_new = |path| {
+            stockade_sys::rustix::fs::stat(path)
+                .map(|now| (new.st_dev, new.st_ino) == (now.st_dev, now.st_ino))
+        };
         let read_only = fstatvfs(&root)?.f_flag.contains(StatVfsMountFlags::RDONLY);
-        if (new.st_dev, new.st_ino) != (now.st_dev, now.st_ino) || !read_only {
+        // "/.." leads to what is mounted on top of the root, were there something.
+        if !is_new("/")? || !is_new("/..")? || !read_only {
             return Err(io::Error::other("the new root is not in place"));
         }
         Ok("the old root is gone, the new one is read-only".into())

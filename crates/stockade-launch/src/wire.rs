@@ -23,17 +23,26 @@ pub struct Assignment {
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
     /// Low nine bits.
     pub umask: u32,
-    /// What is executed instead of the command or the agent: the program that
-    /// starts a kernel of the command's own, a path of the view, and its
-    /// arguments. It finds its channel as descriptor 3 and the agent's program as
-    /// descriptor 4, and passes both on.
-    pub guest: Option<Vec<Vec<u8>>>,
+    /// What is executed instead of the command or the agent.
+    pub guest: Option<Guest>,
     pub watch: Watch,
     /// Certificate (PEM) of the sandbox's own authority, for the steps that
     /// write trust stores. It is made with the sandbox, so it is in no plan.
     pub authority: Option<Vec<u8>>,
     /// Test aid: this step is made to fail. It can only make a run refuse.
     pub fail_at: Option<u32>,
+}
+
+/// A program that starts the agent within something of its own: a kernel, or a
+/// container. It finds the agent's channel as descriptor 3 and its program as
+/// descriptor 4, and passes both on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guest {
+    /// Its path, once the view was entered, and its arguments.
+    pub arguments: Vec<Vec<u8>>,
+    /// It is user 0 of a user namespace of its own, and has every capability
+    /// there; these are user and group outside of that.
+    pub own_user_namespace: Option<(u32, u32)>,
 }
 
 /// Where a standard stream of the command leads.
@@ -168,6 +177,12 @@ pub enum Action {
     GuestBundle {
         path: Vec<u8>,
         config: Vec<u8>,
+    },
+    /// `config` likewise; `path` is where the view is under the new root.
+    RuntimeRoot {
+        program: Vec<u8>,
+        config: Vec<u8>,
+        path: Vec<u8>,
     },
     Landlock {
         filesystem: u64,

@@ -16,7 +16,8 @@ use crate::path::AbsolutePath;
 use crate::plan::{
     Access, Action, Command, Cover, Form, Grant, Guest, GuestKernel, Hold, Image, Instruction,
     Landlock, LandlockRule, Limits, Listener, Machine, Mask, MaskPath, Plan, Resource,
-    ResourceLimit, Rule, Runsc, StandIn, StandInKind, Step, StoreFormat, Wall, WorkspaceMode,
+    ResourceLimit, Rule, Runsc, Runtime, RuntimeKind, StandIn, StandInKind, Step, StoreFormat,
+    Wall, WorkspaceMode,
 };
 
 /// Names this encoding; part of what is hashed.
@@ -193,6 +194,7 @@ structs! {
     Image { name, id, root, rule }
     Guest { kernel, host_name }
     Runsc { program, version }
+    Runtime { kind, program, version }
     Machine {
         program, version, image, release, kernel, kernel_digest, initramfs, initramfs_digest,
         memory,
@@ -260,7 +262,15 @@ impl Canonical for GuestKernel {
         match self {
             Self::Gvisor(runsc) => variant!(encoder, 0, runsc),
             Self::Machine(machine) => variant!(encoder, 1, machine),
+            Self::Hosts(runtime) => variant!(encoder, 2, runtime),
         }
+    }
+}
+
+/// By name, so that the order of the list does not matter.
+impl Canonical for RuntimeKind {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.bytes(self.word().as_bytes());
     }
 }
 
@@ -423,6 +433,7 @@ impl Canonical for Action {
             Self::Redirect => variant!(encoder, 35),
             Self::Listen { listeners } => variant!(encoder, 36, listeners),
             Self::GuestBundle { path } => variant!(encoder, 43, path),
+            Self::RuntimeRoot { program } => variant!(encoder, 49, program),
             Self::SeeGuestKernel => variant!(encoder, 44),
             Self::Seatbelt { profile } => variant!(encoder, 48, profile),
             Self::BindWithout { .. }

@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::keys;
-use crate::plan::{Form, WallDemand, WorkspaceMode};
+use crate::plan::{Form, RuntimeKind, WallDemand, WorkspaceMode};
 use crate::policy::Amount;
 use crate::presets::Preset;
 use crate::problem::{Fault, Layer, Located, PROBLEMS_MAX, Place, Problem, closest};
@@ -44,6 +44,8 @@ pub struct Document {
     pub preset: Option<Located<&'static Preset>>,
     pub wall: Option<Located<WallDemand>>,
     pub image: Option<Located<String>>,
+    pub runtime: Option<Located<RuntimeKind>>,
+    pub accepted_runtime: Option<Located<String>>,
     pub workspace: Option<Located<WorkspaceMode>>,
     pub write: List<WrittenPath>,
     pub read: List<Readable>,
@@ -148,6 +150,8 @@ impl Document {
             preset: None,
             wall: None,
             image: None,
+            runtime: None,
+            accepted_runtime: None,
             workspace: None,
             write: None,
             read: None,

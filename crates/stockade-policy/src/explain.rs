@@ -56,6 +56,9 @@ pub fn text(plan: &Plan, style: Style, detail: Detail) -> String {
             "Wall process, with Landlock and seccomp alone".to_owned()
         }
         (Wall::Gvisor, _) => "Wall gvisor, with namespaces and seccomp around it".to_owned(),
+        (Wall::Container, _) if plan.guest.is_some() => {
+            "Wall container, with namespaces and seccomp around it".to_owned()
+        }
         (Wall::Seatbelt, _) => "Wall seatbelt, with a profile for sandbox-exec (macOS)".to_owned(),
         (wall, _) => format!(
             "Wall {}, with namespaces, Landlock and seccomp",
@@ -70,6 +73,12 @@ pub fn text(plan: &Plan, style: Style, detail: Detail) -> String {
                     runsc.version, runsc.program
                 )
             }
+            GuestKernel::Hosts(runtime) => format!(
+                "Container by {} {} ({})",
+                runtime.kind.word(),
+                runtime.version,
+                runtime.program
+            ),
             GuestKernel::Machine(machine) => format!(
                 "Kernel Linux {} of machine image {}, {} MiB, in QEMU {} ({})",
                 machine.release, machine.image, machine.memory, machine.version, machine.program

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::path::AbsolutePath;
-use crate::plan::{Cover, Machine, Runsc};
+use crate::plan::{Cover, Machine, Runsc, Runtime};
 
 /// Processor architecture, which decides system call numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +143,8 @@ pub struct Facts {
     /// What a virtual machine would be; looked for only where the policy wants
     /// one.
     pub machine: MachineFacts,
+    /// The installed OCI runtime; looked for only where the policy wants one.
+    pub runtime: RuntimeFacts,
     /// The image that the policy names. What is said of paths in its
     /// directories is then said of the image and not of the host.
     pub image: Option<ImageFacts>,
@@ -159,6 +161,13 @@ pub enum Gvisor {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MachineFacts {
     Found(Machine),
+    Missing { reason: String, remedy: String },
+}
+
+/// Whether there is the OCI runtime that the policy names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuntimeFacts {
+    Found(Runtime),
     Missing { reason: String, remedy: String },
 }
 

@@ -93,6 +93,7 @@ const SIZE_OR_SHARE: &str =
     r"^([0-9]+(\.[0-9]{1,6})? *(B|[kK]B|MB|GB|TB|KiB|MiB|GiB|TiB)|[0-9]{1,3}%)$";
 const DURATION: &str = r"^[0-9]+ *[a-zA-Z]+( *[0-9]+ *[a-zA-Z]+)*$";
 const IMAGE: &str = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$";
+const RUNTIME_VERSION: &str = r"^[A-Za-z0-9][A-Za-z0-9.+~:_-]{0,127}$";
 const CACHE: &str = r"^(cargo|npm|pip|go|ccache|[a-z0-9][a-z0-9-]{0,31}=[A-Z_][A-Z0-9_]{0,63})$";
 const NOT_EMPTY: &str = r"^.+$";
 const HOST: &str = r"^(\*\*?\.)?[^\s/:*.]+(\.[^\s/:*.]+)*(:[0-9]{1,5})?$";
@@ -257,6 +258,24 @@ static KEYS: &[Key] = &[
                 inside instead of the host's.",
         example: r#"image = "debian:13""#,
         read: |document, reader, input| document.image = reader.text(input, value::image),
+    },
+    Key {
+        path: "container.runtime",
+        grammar: Grammar::Text(Text::Words(&["runc", "crun"])),
+        about: "An installed OCI runtime that makes the container, for those whose platform asks \
+                for it; without this key Stockade makes it itself, and holds more.",
+        example: r#"runtime = "runc""#,
+        read: |document, reader, input| document.runtime = reader.text(input, value::runtime),
+    },
+    Key {
+        path: "container.accept_runtime",
+        grammar: Grammar::Text(Text::Pattern(RUNTIME_VERSION)),
+        about: "Exactly this version of the runtime is used although one with its number is known \
+                to let containers out: for a version that your distribution repaired.",
+        example: r#"accept_runtime = "1.1.12+ds1-5.1+deb12u2""#,
+        read: |document, reader, input| {
+            document.accepted_runtime = reader.text(input, value::runtime_version);
+        },
     },
     Key {
         path: "limits.memory",

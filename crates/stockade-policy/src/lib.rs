@@ -29,6 +29,7 @@ pub mod plan;
 pub mod policy;
 pub mod presets;
 pub mod problem;
+pub mod runtimes;
 pub mod schema;
 pub mod seatbelt;
 pub mod seccomp;

@@ -18,7 +18,7 @@ mod worktree;
 use crate::caches::Cache;
 use crate::containment::{Contained, Scope};
 use crate::defaults;
-use crate::plan::{Form, Rule, Wall, WallDemand, WorkspaceMode};
+use crate::plan::{Form, Rule, RuntimeKind, Wall, WallDemand, WorkspaceMode};
 use crate::policy::{
     Amount, GrantTarget, HidePattern, LimitDemands, NetworkPolicy, PathGrant, Policy,
     limit_defaults,
@@ -86,6 +86,8 @@ struct Granted {
     caches: Vec<Item<Cache>>,
     nested_sandbox: Option<Rule>,
     image: Option<(String, Rule)>,
+    runtime: Option<(RuntimeKind, Rule)>,
+    accepted_runtime: Option<(String, Rule)>,
     form: Form,
     limits: LimitDemands,
 }
@@ -114,7 +116,9 @@ impl<'a> Merger<'a> {
             weaken: self.united(|policy| &policy.weaken, Vec::new),
             caches: self.united(|policy| &policy.caches, defaults::caches),
             nested_sandbox: nested_sandbox(&self.granting, &self.granting),
-            image: image(&self.granting),
+            image: last(&self.granting, |policy| &policy.image),
+            runtime: last(&self.granting, |policy| &policy.runtime),
+            accepted_runtime: last(&self.granting, |policy| &policy.accepted_runtime),
             form: form(&self.granting, &self.granting),
             limits: limits(&self.granting),
         }
@@ -168,6 +172,8 @@ impl<'a> Merger<'a> {
             weaken,
             caches,
             image,
+            runtime,
+            accepted_runtime,
             ..
         } = granted;
         let (write, read) = self.narrowed_paths(write, read);
@@ -187,6 +193,8 @@ impl<'a> Merger<'a> {
             wall: (wall_demand.least, wall_rule),
             wall_demand,
             image,
+            runtime,
+            accepted_runtime,
             workspace: context.workspace.clone(),
             workspace_mode: workspace_mode(&self.all),
             write: write.into_iter().map(path_grant).collect(),
@@ -393,8 +401,11 @@ fn wall(layers: &[&LayerPolicy]) -> (WallDemand, Rule) {
 }
 
 /// What the last granting layer names.
-fn image(layers: &[&LayerPolicy]) -> Option<(String, Rule)> {
-    let mut said = layers.iter().filter_map(|policy| policy.image.as_ref());
+fn last<T: Clone>(
+    layers: &[&LayerPolicy],
+    key: impl Fn(&LayerPolicy) -> &Option<Item<T>>,
+) -> Option<(T, Rule)> {
+    let mut said = layers.iter().filter_map(|policy| key(policy).as_ref());
     let item = said.next_back()?;
     Some((item.value.clone(), item.rule.clone()))
 }
@@ -569,13 +580,13 @@ impl Widenings<'_> {
         {
             self.report(item.place.as_ref(), "nest sandboxes");
         }
-        let other = |item: &&Item<String>| {
-            let granted = granted.image.as_ref().map(|(name, _)| name);
-            granted != Some(&item.value)
-        };
-        if let Some(item) = policy.image.as_ref().filter(other) {
-            self.report(item.place.as_ref(), "choose the image");
-        }
+        self.choice(&policy.image, &granted.image, "choose the image");
+        self.choice(&policy.runtime, &granted.runtime, "choose the OCI runtime");
+        self.choice(
+            &policy.accepted_runtime,
+            &granted.accepted_runtime,
+            "accept a version of the OCI runtime",
+        );
         if let Some(item) = policy
             .form
             .as_ref()
@@ -584,6 +595,19 @@ impl Widenings<'_> {
             self.report(item.place.as_ref(), "take the weaker form of the wall");
         }
         self.limits(&granted.limits);
+    }
+
+    /// Reports a choice that the rest does not make as well.
+    fn choice<T: PartialEq>(
+        &mut self,
+        said: &Option<Item<T>>,
+        granted: &Option<(T, Rule)>,
+        what: &str,
+    ) {
+        let granted = granted.as_ref().map(|(value, _)| value);
+        if let Some(item) = said.as_ref().filter(|item| granted != Some(&item.value)) {
+            self.report(item.place.as_ref(), what);
+        }
     }
 
     fn network(&mut self, granted: &Granted) {

@@ -123,7 +123,8 @@ pub enum Action {
     /// refused; the gate stays shut until this was seen.
     TestEgress,
     /// The agent was started within the plan's own kernel and saw another one
-    /// than the host's; no command is started before.
+    /// than the host's, or in the runtime's container and saw itself confined;
+    /// no command is started before.
     SeeGuestKernel,
 
     // Performed by the launcher.
@@ -266,6 +267,12 @@ pub enum Action {
     /// plan.
     GuestBundle {
         path: AbsolutePath,
+    },
+    /// Put an OCI runtime under a root of its own, and the finished view below
+    /// that, at [`CONTAINER_ROOT`]: what starts the container is not in it. The
+    /// bundle comes beside the plan, because it holds the command's variables.
+    RuntimeRoot {
+        program: AbsolutePath,
     },
     /// Program of `struct sock_filter` (seccomp(2)).
     Seccomp {
@@ -523,8 +530,8 @@ impl WallDemand {
     }
 }
 
-/// A kernel of the command's own, and what starts it. The wall stands around
-/// that: the launcher executes it in the command's place, and the agent starts
+/// What is executed in the command's place: what starts a kernel of its own, or
+/// an installed OCI runtime. The wall stands around that, and the agent starts
 /// the command within.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guest {
@@ -537,6 +544,37 @@ pub struct Guest {
 pub enum GuestKernel {
     Gvisor(Runsc),
     Machine(Machine),
+    /// The host's, in a container that an installed OCI runtime makes.
+    Hosts(Runtime),
+}
+
+/// An installed OCI runtime as it was found on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    pub kind: RuntimeKind,
+    /// Links resolved.
+    pub program: AbsolutePath,
+    /// As it says itself, with what the distribution made of it.
+    pub version: String,
+}
+
+/// An OCI runtime that can make the container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RuntimeKind {
+    Runc,
+    Crun,
+}
+
+impl RuntimeKind {
+    pub const ALL: [Self; 2] = [Self::Runc, Self::Crun];
+
+    /// The word of the policy, and the program's name.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Runc => "runc",
+            Self::Crun => "crun",
+        }
+    }
 }
 
 /// A virtual machine as this machine can start one.
@@ -571,6 +609,9 @@ pub struct Runsc {
 /// Where the view holds what starts a kernel of the command's own. Within that
 /// kernel nothing of it is there.
 pub const GUEST_DIRECTORY: &str = "/run/stockade-guest";
+
+/// Where the view is under the root of an OCI runtime.
+pub const CONTAINER_ROOT: &str = "/container";
 
 /// The image whose directories are the system inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -617,7 +658,7 @@ pub struct Plan {
     /// What is kept between the runs of this workspace.
     pub caches: Option<Caches>,
     pub nested_sandbox: bool,
-    /// `None` where the command runs on the host's kernel.
+    /// `None` where the launcher starts the command itself.
     pub guest: Option<Guest>,
     /// What the way out is held to; `None` where nothing is reached, offered
     /// or published, and then there is no egress process.

@@ -9,7 +9,7 @@ use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::guard::Guard;
 use crate::path::AbsolutePath;
-use crate::plan::{Form, Rule, Wall, WallDemand, WorkspaceMode};
+use crate::plan::{Form, Rule, RuntimeKind, Wall, WallDemand, WorkspaceMode};
 
 pub use network::{NetworkPolicy, SocketDemand};
 
@@ -24,6 +24,10 @@ pub struct Policy {
     /// The name of the image that the command runs on, instead of on the
     /// host's system directories.
     pub image: Option<(String, Rule)>,
+    /// The installed OCI runtime that makes containers; `None` for our own.
+    pub runtime: Option<(RuntimeKind, Rule)>,
+    /// A version of it that is used although something is known against it.
+    pub accepted_runtime: Option<(String, Rule)>,
     pub form: Form,
     /// The project directory, links resolved.
     pub workspace: AbsolutePath,
@@ -53,9 +57,21 @@ pub struct Policy {
 
 impl Policy {
     /// Whether what the launcher executes makes namespaces of its own: a
-    /// sandbox of the user's, or gVisor.
+    /// sandbox of the user's, gVisor, or an OCI runtime.
     pub fn makes_namespaces(&self) -> bool {
-        self.nested_sandbox.is_some() || self.wall.0 == Wall::Gvisor
+        self.nested_sandbox.is_some() || self.wall.0 == Wall::Gvisor || self.oci_runtime().is_some()
+    }
+
+    /// The installed OCI runtime that makes this container, where one does.
+    pub fn oci_runtime(&self) -> Option<RuntimeKind> {
+        let runtime = self.runtime.as_ref().map(|(kind, _)| *kind);
+        runtime.filter(|_| self.wall.0 == Wall::Container)
+    }
+
+    /// Whether something is executed in the command's place that starts it
+    /// within.
+    pub fn has_guest(&self) -> bool {
+        self.wall.0.has_own_kernel() || self.oci_runtime().is_some()
     }
 }
 

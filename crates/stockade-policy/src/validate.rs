@@ -8,7 +8,7 @@ use crate::caches::Cache;
 use crate::document::{Document, List, Setting, from_settings};
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError};
-use crate::plan::{Form, Rule, WallDemand, WorkspaceMode};
+use crate::plan::{Form, Rule, RuntimeKind, WallDemand, WorkspaceMode};
 use crate::policy::{Amount, GrantTarget, NamedSet};
 use crate::problem::{Fault, Layer, LayerKind, Located, Place, Problem};
 use crate::value::{Readable, WrittenGuard, WrittenPath, bad_path};
@@ -43,6 +43,8 @@ pub struct LayerPolicy {
     pub(crate) names_preset: bool,
     pub(crate) wall: Option<Item<WallDemand>>,
     pub(crate) image: Option<Item<String>>,
+    pub(crate) runtime: Option<Item<RuntimeKind>>,
+    pub(crate) accepted_runtime: Option<Item<String>>,
     pub(crate) workspace: Option<Item<WorkspaceMode>>,
     pub(crate) write: Said<GrantTarget>,
     pub(crate) read: Said<GrantTarget>,
@@ -87,6 +89,8 @@ pub fn validate(document: &Document, context: &Context) -> Result<LayerPolicy, V
         names_preset: document.preset.is_some(),
         wall: rules.one("wall", &document.wall),
         image: rules.one("container.image", &document.image),
+        runtime: rules.one("container.runtime", &document.runtime),
+        accepted_runtime: rules.one("container.accept_runtime", &document.accepted_runtime),
         workspace: rules.one("filesystem.workspace", &document.workspace),
         write: validator.writable(&document.write),
         read: validator.readable(&document.read),
@@ -156,7 +160,7 @@ fn with_preset(document: &Document) -> Result<Document, Vec<Problem>> {
     }
     fill! {
         lists [write read hide caches guard guard_report network_allow environment_pass weaken]
-        scalars [wall image workspace guarded_ask nested_sandbox form memory processes cpu_percent cpu_seconds
+        scalars [wall image runtime accepted_runtime workspace guarded_ask nested_sandbox form memory processes cpu_percent cpu_seconds
             wall_time_ms open_files file_bytes disk_bytes cache_bytes store_bytes exact]
     }
     Ok(filled)

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError, printable};
-use crate::plan::{Form, Wall, WallDemand, WorkspaceMode};
+use crate::plan::{Form, RuntimeKind, Wall, WallDemand, WorkspaceMode};
 use crate::policy::{Amount, NamedSet};
 use crate::presets::{self, Preset};
 use crate::problem::{Fault, closest};
@@ -440,6 +440,33 @@ pub(crate) fn image(text: &str) -> Parsed<String> {
             format!("{} is no name of an image", quoted(text)),
         )
         .help("`stockade image list` shows the names that there are")),
+    }
+}
+
+/// `container.runtime`.
+pub(crate) fn runtime(text: &str) -> Parsed<RuntimeKind> {
+    let known = RuntimeKind::ALL
+        .into_iter()
+        .find(|kind| kind.word() == text);
+    known.ok_or_else(|| {
+        Fault::new(
+            "unknown-word",
+            format!("no OCI runtime that can be used is called {}", quoted(text)),
+        )
+        .help("write \"runc\" or \"crun\", or remove the key: then Stockade makes the container")
+    })
+}
+
+/// `container.accept_runtime`: a version as the runtime says it.
+pub(crate) fn runtime_version(text: &str) -> Parsed<String> {
+    const BYTES_MAX: usize = 128;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".+~:_-".contains(&byte);
+    match !text.is_empty() && text.len() <= BYTES_MAX && text.bytes().all(plain) {
+        true => Ok(text.to_owned()),
+        false => Err(
+            Fault::new("bad-version", format!("{} is no version", quoted(text)))
+                .help("write it as the refusal and `stockade doctor` do"),
+        ),
     }
 }
 

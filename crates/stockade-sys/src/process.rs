@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+
 use crate::{check, signal};
 
 /// Namespaces of a new process (namespaces(7)).
@@ -101,6 +103,22 @@ pub fn leave_control_group() -> io::Result<()> {
 /// namespace, in which it has every capability (user_namespaces(7)).
 pub fn leave_network_and_users() -> io::Result<()> {
     unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET)
+}
+
+/// Moves this process into a new user namespace in which it is user 0 and group
+/// 0 and has every capability, and in which there is nobody else; outside it
+/// stays `user` and `group`, which must be its own. User 0 needs CAP_SETFCAP for
+/// that (user_namespaces(7)). Meant for a forked child just before exec: until
+/// then others of the same user could look into its memory.
+pub fn enter_own_user_namespace(user: u32, group: u32) -> io::Result<()> {
+    unshare(libc::CLONE_NEWUSER)?;
+    // Its files in /proc would belong to somebody who is not in the namespace.
+    set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+    // Without this it could drop a group that denies it access
+    // (CVE-2014-8989); the kernel insists.
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("0 {user} 1\n"))?;
+    std::fs::write("/proc/self/gid_map", format!("0 {group} 1\n"))
 }
 
 /// Moves this process into a user namespace that its own user made, where it

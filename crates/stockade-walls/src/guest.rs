@@ -1,15 +1,16 @@
-//! What a plan with a kernel of the command's own makes the launcher execute.
+//! What the launcher executes in the command's place: what starts a kernel of
+//! its own, or an OCI runtime.
 //!
 //! The launcher builds the same view, namespaces and filter as around any
-//! process; what it executes in the end is the program that starts the kernel.
-//! That passes two descriptors on, which the agent within needs: its channel
-//! (3), and itself (4).
+//! process. What it executes in the end passes two descriptors on, which the
+//! agent within needs: its channel (3), and itself (4).
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
+use stockade_launch::wire;
 use stockade_policy::path::AbsolutePath;
-use stockade_policy::plan::{GUEST_DIRECTORY, GuestKernel, Machine, Plan};
+use stockade_policy::plan::{GUEST_DIRECTORY, GuestKernel, Machine, Plan, RuntimeKind};
 use stockade_vm::qemu::{self, Accelerator};
 
 use crate::oci;
@@ -17,19 +18,28 @@ use crate::oci;
 /// Name of the one container; nothing outside sees it.
 const CONTAINER: &str = "stockade";
 
-/// The program and its arguments; `None` where the command runs on the host's
-/// kernel.
-pub(crate) fn arguments(plan: &Plan) -> Option<Vec<Vec<u8>>> {
-    match &plan.guest.as_ref()?.kernel {
-        GuestKernel::Gvisor(_) => Some(gvisor(plan)),
-        GuestKernel::Machine(machine) => Some(qemu(plan, machine)),
-    }
+/// The program, its arguments and who it is; `None` where the launcher starts
+/// the command itself.
+pub(crate) fn executed(plan: &Plan) -> Option<wire::Guest> {
+    let (arguments, own_user_namespace) = match &plan.guest.as_ref()?.kernel {
+        GuestKernel::Gvisor(_) => (gvisor(plan), None),
+        GuestKernel::Machine(machine) => (qemu(plan, machine), None),
+        // It mounts, so it needs a namespace in which it may, and it takes no
+        // other for one than that in which it is root.
+        GuestKernel::Hosts(it) => (runtime(it.kind), Some((plan.uid, plan.gid))),
+    };
+    Some(wire::Guest {
+        arguments,
+        own_user_namespace,
+    })
 }
 
 /// The bundle's configuration; `None` where there is no bundle.
 pub(crate) fn config(plan: &Plan, environment: &[(Vec<u8>, Vec<u8>)]) -> Option<Vec<u8>> {
     match &plan.guest.as_ref()?.kernel {
-        GuestKernel::Gvisor(_) => Some(oci::config(plan, environment).to_string().into_bytes()),
+        GuestKernel::Gvisor(_) | GuestKernel::Hosts(_) => {
+            Some(oci::config(plan, environment).to_string().into_bytes())
+        }
         GuestKernel::Machine(_) => None,
     }
 }
@@ -87,6 +97,22 @@ fn is_alone(plan: &Plan, path: &str) -> bool {
         .any(|grant| grant.private && grant.path == path)
         && !plan.grants.iter().any(|grant| below(&grant.path))
         && !below(&plan.command.directory)
+}
+
+/// An OCI runtime. Places are those of `stockade-launch/src/view/runtime.rs`.
+fn runtime(kind: RuntimeKind) -> Vec<Vec<u8>> {
+    let of_kind: &[&str] = match kind {
+        // That it may make no group is no error to it, in a user namespace.
+        RuntimeKind::Runc => &[],
+        RuntimeKind::Crun => &["--cgroup-manager=disabled"],
+    };
+    let words = ["/runtime", "--root=/tmp"].iter().chain(of_kind).chain(&[
+        "run",
+        "--bundle=/bundle",
+        "--preserve-fds=2",
+        CONTAINER,
+    ]);
+    words.map(|word| word.as_bytes().to_vec()).collect()
 }
 
 /// gVisor's own settings. The network of the host that it is given is the

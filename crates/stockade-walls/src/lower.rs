@@ -4,8 +4,8 @@
 use stockade_launch::wire;
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{
-    Access, Action, Cover, Instruction, Listener, MaskPath, PROXY_PORT, Plan, Resource, StandIn,
-    StandInKind, Step, StoreFormat, TRANSPARENT_PORT,
+    Access, Action, CONTAINER_ROOT, Cover, Instruction, Listener, MaskPath, PROXY_PORT, Plan,
+    Resource, StandIn, StandInKind, Step, StoreFormat, TRANSPARENT_PORT,
 };
 
 use crate::guest;
@@ -34,6 +34,11 @@ pub(crate) fn launcher_steps(
                 (Action::GuestBundle { path }, _) => wire::Action::GuestBundle {
                     path: bytes(path),
                     config: guest::config(plan, environment)?,
+                },
+                (Action::RuntimeRoot { program }, _) => wire::Action::RuntimeRoot {
+                    program: bytes(program),
+                    config: guest::config(plan, environment)?,
+                    path: CONTAINER_ROOT.as_bytes().to_vec(),
                 },
                 (other, _) => action(other, outside)?,
             };
@@ -98,6 +103,7 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         | Action::TestEgress
         | Action::SeeGuestKernel
         | Action::GuestBundle { .. }
+        | Action::RuntimeRoot { .. }
         // Not of this wall, which shows no evidence for it: the gate stays shut.
         | Action::Seatbelt { .. } => return None,
         Action::TieToSupervisor => wire::Action::TieToSupervisor,

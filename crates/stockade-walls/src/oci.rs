@@ -3,23 +3,30 @@
 //!
 //! Its root is the launcher's view as it stands, so that everything that the
 //! plan's steps put there or took away is in force; the container's first
-//! process is the agent.
+//! process is the agent. gVisor sees that view as its own root; an OCI runtime
+//! has a root of its own, and the view below it.
 
 use serde_json::{Value, json};
 use stockade_policy::path::AbsolutePath;
-use stockade_policy::plan::{Access, GUEST_DIRECTORY, Limits, Plan};
+use stockade_policy::plan::{Access, CONTAINER_ROOT, GUEST_DIRECTORY, GuestKernel, Limits, Plan};
+use stockade_policy::seccomp::oci::{self, OciRule};
+use stockade_policy::seccomp::rules::{Action, NestedSandbox, UNLISTED};
 
 /// Version of the specification.
 const VERSION: &str = "1.0.2";
 
+/// The agent's program, where an OCI runtime passes it on.
+const AGENT: &str = "/proc/self/fd/4";
+
 /// Where a kernel of its own has its own: no device of the host is there.
 const OWN: [&[u8]; 2] = [b"/dev/", b"/proc/"];
 
-/// What the default of OCI runtimes covers in /proc and /sys.
-const MASKED: [&str; 9] = [
+/// What the default of OCI runtimes covers in /proc and /sys, and who has keys.
+const MASKED: [&str; 10] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/kcore",
+    "/proc/key-users",
     "/proc/keys",
     "/proc/latency_stats",
     "/proc/timer_list",
@@ -40,15 +47,20 @@ const READ_ONLY: [&str; 5] = [
 /// with such a value is left out.
 pub fn config(plan: &Plan, environment: &[(Vec<u8>, Vec<u8>)]) -> Value {
     let host_name = plan.guest.as_ref().map(|guest| guest.host_name.as_str());
-    json!({
+    let in_container = is_container(plan);
+    let (root, program, mounts) = match in_container {
+        true => (CONTAINER_ROOT, AGENT, container_mounts()),
+        false => ("/", "stockade-agent", kernel_mounts(plan)),
+    };
+    let mut config = json!({
         "ociVersion": VERSION,
         "hostname": host_name.unwrap_or_default(),
-        "root": { "path": "/", "readonly": false },
+        "root": { "path": root, "readonly": false },
         "process": {
             "terminal": false,
             // Who starts the runtime, in its own namespace.
             "user": { "uid": 0, "gid": 0, "umask": plan.umask },
-            "args": ["stockade-agent", format!("{:04o}", plan.umask)],
+            "args": [program, format!("{:04o}", plan.umask)],
             "env": variables(environment),
             "cwd": text(&plan.command.directory),
             "capabilities": {
@@ -57,7 +69,7 @@ pub fn config(plan: &Plan, environment: &[(Vec<u8>, Vec<u8>)]) -> Value {
             "noNewPrivileges": true,
             "rlimits": resource_limits(&plan.limits),
         },
-        "mounts": mounts(plan),
+        "mounts": mounts,
         "linux": {
             "namespaces": [
                 { "type": "pid" }, { "type": "mount" }, { "type": "ipc" }, { "type": "uts" },
@@ -65,7 +77,61 @@ pub fn config(plan: &Plan, environment: &[(Vec<u8>, Vec<u8>)]) -> Value {
             "maskedPaths": MASKED,
             "readonlyPaths": READ_ONLY,
         },
+    });
+    if in_container {
+        config["linux"]["seccomp"] = system_calls();
+    }
+    config
+}
+
+/// Whether it is for an OCI runtime, on the host's kernel.
+fn is_container(plan: &Plan) -> bool {
+    let kernel = plan.guest.as_ref().map(|guest| &guest.kernel);
+    matches!(kernel, Some(GuestKernel::Hosts(_)))
+}
+
+/// The rules of system calls. Without architectures they are for the runtime's
+/// own, and calls of every other kill.
+fn system_calls() -> Value {
+    let action = |action| match action {
+        Action::Allow => json!({ "action": "SCMP_ACT_ALLOW" }),
+        Action::Errno(error) => json!({ "action": "SCMP_ACT_ERRNO", "errnoRet": error }),
+    };
+    let rule = |rule: OciRule| {
+        let tests = rule.tests.iter().map(|test| {
+            json!({
+                "index": test.argument, "op": "SCMP_CMP_MASKED_EQ",
+                "value": test.mask, "valueTwo": test.value,
+            })
+        });
+        let mut value = action(rule.action);
+        value["names"] = json!(rule.names);
+        value["args"] = tests.collect();
+        value
+    };
+    let Action::Errno(unlisted) = UNLISTED else {
+        unreachable!("what is not listed is refused")
+    };
+    json!({
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": unlisted,
+        "syscalls": oci::rules(NestedSandbox::Denied).into_iter().map(rule).collect::<Vec<_>>(),
     })
+}
+
+/// What a container has besides the view: the process table of its own pid
+/// namespace. A runtime leaves /dev alone where the bundle mounts one.
+fn container_mounts() -> Vec<Value> {
+    let devices = format!("{CONTAINER_ROOT}/dev");
+    vec![
+        json!({
+            "destination": "/dev", "type": "bind", "source": devices, "options": ["rbind"],
+        }),
+        json!({
+            "destination": "/proc", "type": "proc", "source": "proc",
+            "options": ["nosuid", "nodev", "noexec", "ro"],
+        }),
+    ]
 }
 
 fn text(path: &AbsolutePath) -> String {
@@ -86,7 +152,7 @@ fn variables(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<String> {
 /// What a kernel of its own has of its own; then the parts of the host that can
 /// be written, each again at its own place, because such mounts are the ones
 /// for which a runtime looks whether somebody outside changed something.
-fn mounts(plan: &Plan) -> Vec<Value> {
+fn kernel_mounts(plan: &Plan) -> Vec<Value> {
     let mount = |to: &str, kind: &str, options: &[&str]| json!({ "destination": to, "type": kind, "source": kind, "options": options });
     let bind = |path: &str| {
         json!({

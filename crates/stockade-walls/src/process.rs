@@ -270,7 +270,7 @@ pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<Underway, W
 /// What the control group is held to.
 fn group_limits(plan: &Plan) -> Limits {
     let mut limits = plan.limits.clone();
-    if plan.guest.is_some() {
+    if plan.wall.has_own_kernel() {
         limits.processes = limits.processes_around_guest();
     }
     limits
@@ -319,9 +319,9 @@ fn assignment(start: &Start<'_>, embryo: &Embryo) -> Result<Vec<u8>, WallError> 
     // A control group holds memory and processes exactly; without one the
     // launcher samples.
     let grouped = embryo.sandbox.group.is_some();
-    let processes = match plan.guest {
-        Some(_) => plan.limits.processes_around_guest(),
-        None => plan.limits.processes,
+    let processes = match plan.wall.has_own_kernel() {
+        true => plan.limits.processes_around_guest(),
+        false => plan.limits.processes,
     };
     let watch = Watch {
         memory_bytes_max: plan.limits.memory_bytes.filter(|_| !grouped),
@@ -334,7 +334,7 @@ fn assignment(start: &Start<'_>, embryo: &Embryo) -> Result<Vec<u8>, WallError> 
         argv: plan.command.argv.clone(),
         environment,
         umask: plan.umask,
-        guest: guest::arguments(plan),
+        guest: guest::executed(plan),
         watch,
         authority: start.authority.map(<[u8]>::to_vec),
         fail_at: start.fail_at.map(|step| step as u32),

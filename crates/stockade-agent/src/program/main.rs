@@ -18,7 +18,7 @@ mod serve;
 fn main() -> i32 {
     let channel = match guest::is_first_program() {
         true => guest::enter(),
-        false => Ok(raw::channel()),
+        false => raw::close_the_rest().map(|()| raw::channel()).map_err(drop),
     };
     channel.map_or(serve::EXIT_FAILED, serve::serve)
 }

@@ -167,6 +167,7 @@ mod number {
     pub const PRCTL: usize = 157;
     pub const EXIT_GROUP: usize = 231;
     pub const SIGNALFD4: usize = 289;
+    pub const CLOSE_RANGE: usize = 436;
 }
 #[cfg(target_arch = "aarch64")]
 mod number {
@@ -179,6 +180,7 @@ mod number {
     pub const PRCTL: usize = 167;
     pub const EXIT_GROUP: usize = 94;
     pub const SIGNALFD4: usize = 74;
+    pub const CLOSE_RANGE: usize = 436;
 }
 
 fn check(result: isize) -> Result<usize, Errno> {
@@ -199,6 +201,16 @@ pub fn exit(code: usize) -> ! {
 #[panic_handler]
 fn panicked(_: &core::panic::PanicInfo<'_>) -> ! {
     exit(EXIT_PANIC)
+}
+
+/// Closes what may have come besides the channel: what makes a container also
+/// passes on the file that this program is.
+pub fn close_the_rest() -> Result<(), Errno> {
+    // The last is what gVisor takes, too.
+    let (first, last) = (CHANNEL as usize + 1, i32::MAX as usize);
+    // SAFETY: takes integers; this program has opened nothing yet.
+    check(unsafe { call(number::CLOSE_RANGE, [first, last, 0, 0, 0]) })?;
+    Ok(())
 }
 
 /// Takes the channel to the host, which is open when the agent starts.

@@ -5,7 +5,7 @@
 //! is what stands at the name afterwards, for everyone.
 
 use super::{attacks, workspace_path};
-use crate::inside::has_own_kernel;
+use crate::inside::agent_is_first;
 use crate::{Stage, Verdict};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use std::fs;
@@ -127,7 +127,7 @@ fn planted(
         };
         // What of it cannot be removed goes with the workspace. Where it waits in
         // a layer, it is looked for outside.
-        if !has_own_kernel() {
+        if !agent_is_first() {
             drop(fs::remove_dir_all(&place));
         }
         verdict

@@ -131,7 +131,7 @@ fn create_in_system(stage: &Stage) -> Verdict {
     ];
     let above = above_workspace(stage);
     // In a kernel of the sandbox's own that is that kernel's.
-    let own = |path: &&Path| has_own_kernel() && **path == *Path::new("/dev");
+    let own = |path: &&Path| has_own_kernel(stage) && **path == *Path::new("/dev");
     let all = directories.iter().map(Path::new).chain(above);
     let all = all.filter(|path| !own(path));
     Verdict::all(all.map(create_in))
@@ -166,7 +166,7 @@ fn own_executable(stage: &Stage) -> Verdict {
         let created = create_in(directory);
         // A program in the user's own /var/tmp is brought into a private one.
         // A kernel of the sandbox's own shows all parts of the view as one device.
-        let private = has_own_kernel() && directory.starts_with("/var/tmp");
+        let private = has_own_kernel(stage) && directory.starts_with("/var/tmp");
         match (&created, same_device(&path, directory) && !private) {
             (Verdict::Escaped(_), false) => {
                 Verdict::Stopped("the directory is of another file system".into())

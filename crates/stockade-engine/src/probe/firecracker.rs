@@ -29,7 +29,7 @@ pub fn tried(directory: &Path) -> Result<String, Unusable> {
 }
 
 fn found(name: &str, prefix: &str) -> Result<(std::path::PathBuf, String), Unusable> {
-    program::found(name, &PLACES, prefix).map_err(|reason| Unusable {
+    program::found(name, &PLACES, prefix, None).map_err(|reason| Unusable {
         reason,
         remedy: REMEDY.to_owned(),
     })

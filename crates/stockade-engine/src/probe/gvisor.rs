@@ -8,6 +8,7 @@ use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::Runsc;
 
 use super::program;
+use crate::state::StateDirectory;
 
 /// Where the program is looked for.
 const PLACES: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/usr/sbin"];
@@ -30,9 +31,9 @@ fn missing(reason: impl Into<String>) -> Gvisor {
     }
 }
 
-/// Looks for the program, and asks its version.
-pub fn found() -> Gvisor {
-    match program::found("runsc", &PLACES, "runsc version ") {
+/// Looks for the program, and asks its version where `state` holds none.
+pub fn found(state: Option<&StateDirectory>) -> Gvisor {
+    match program::found("runsc", &PLACES, "runsc version ", state) {
         Ok((program, version)) => of(&program, version),
         Err(reason) => missing(reason),
     }

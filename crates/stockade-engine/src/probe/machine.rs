@@ -43,7 +43,7 @@ pub fn found(state: BorrowedFd<'_>) -> (MachineFacts, Option<InUse>) {
 }
 
 fn look(state: BorrowedFd<'_>) -> Result<(Machine, InUse), String> {
-    let (program, version) = program::found(PROGRAM, &PLACES, "QEMU emulator version ")?;
+    let (program, version) = program::found(PROGRAM, &PLACES, "QEMU emulator version ", None)?;
     // A distribution says more behind it.
     let version = version.split(' ').next().unwrap_or_default().to_owned();
     let store = Store::open(state).map_err(|error| error.to_string())?;

@@ -1,12 +1,24 @@
-//! Programs that start a kernel of the command's own: where they are, whether
-//! they can be relied on, and of which version they are.
+//! Programs that start a kernel or a container of the command's own: where they
+//! are, whether they can be relied on, and of which version they are.
+//!
+//! To ask a large program for its version takes a tenth of what starting a
+//! sandbox with it takes. So what it said is kept in the state directory, for as
+//! long as it is the same file, by everything that changes with a file.
 
+use std::fs::Metadata;
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use stockade_policy::path::printable;
 use stockade_sys::rustix;
+use stockade_sys::rustix::fs::OFlags;
+
+use crate::state::StateDirectory;
+
+/// Longest answer that is kept, in bytes.
+const KEPT_BYTES_MAX: u64 = 4096;
 
 /// The first of this name in `places`, links resolved, and what its version says
 /// behind `prefix`. Not in the caller's PATH, which may lead to places that a
@@ -15,20 +27,88 @@ pub(super) fn found(
     name: &str,
     places: &[&str],
     prefix: &str,
+    state: Option<&StateDirectory>,
+) -> Result<(PathBuf, String), String> {
+    let (program, text) = found_with_text(name, places, state)?;
+    let named = text.lines().find_map(|line| line.strip_prefix(prefix));
+    let version = named.ok_or_else(|| format!("{} does not say its version", program.display()))?;
+    Ok((program, version.trim().to_owned()))
+}
+
+/// As [`found`], with all that it says of its version, as text that can be shown.
+/// What it said before is in `state`; `None` asks it again.
+pub(super) fn found_with_text(
+    name: &str,
+    places: &[&str],
+    state: Option<&StateDirectory>,
 ) -> Result<(PathBuf, String), String> {
     let candidates = places.iter().map(|place| Path::new(place).join(name));
     let program = candidates
         .filter_map(|path| std::fs::canonicalize(path).ok())
         .next();
     let program = program.ok_or_else(|| format!("there is no {name} in {}", places.join(", ")))?;
-    is_trusted(&program)?;
-    let version = version(&program, prefix)?;
-    Ok((program, version))
+    let status = std::fs::metadata(&program).map_err(|error| error.to_string())?;
+    is_trusted(&program, &status)?;
+    let (key, place) = (key(&program, &status), format!("version-{name}"));
+    let kept = state.and_then(|state| kept(state, &place, &key));
+    let text = match kept {
+        Some(text) => text,
+        None => {
+            let text = version_text(&program)?;
+            // Without it the program is asked once more.
+            let _kept = state.is_none_or(|state| keep(state, &place, &key, &text));
+            text
+        }
+    };
+    Ok((program, text))
+}
+
+/// Which file this is, as long as nobody changes it; empty for one that cannot
+/// be looked at.
+pub(super) fn identity(program: &Path) -> String {
+    let status = std::fs::metadata(program);
+    status.map_or_else(|_| String::new(), |status| key(program, &status))
+}
+
+/// What tells a file from every other, and from itself before a change: no
+/// program can set the time of change (ctime).
+fn key(program: &Path, status: &Metadata) -> String {
+    let times = [
+        status.mtime(),
+        status.mtime_nsec(),
+        status.ctime(),
+        status.ctime_nsec(),
+    ];
+    format!(
+        "{} {} {} {} {times:?}\n",
+        printable(program.as_os_str().as_encoded_bytes()),
+        status.dev(),
+        status.ino(),
+        status.size()
+    )
+}
+
+fn kept(state: &StateDirectory, place: &str, key: &str) -> Option<String> {
+    let file = state.open_existing(place, OFlags::RDONLY).ok()??;
+    let mut text = String::new();
+    file.take(KEPT_BYTES_MAX).read_to_string(&mut text).ok()?;
+    let text = text.strip_prefix(key)?.strip_suffix(END)?;
+    Some(text.to_owned())
+}
+
+/// Shows that an answer was written to its end.
+const END: &str = ".\n";
+
+/// Whether the answer was written down.
+fn keep(state: &StateDirectory, place: &str, key: &str, text: &str) -> bool {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+    let file = state.open_file(place, flags);
+    let written = file.map(|mut file| file.write_all(format!("{key}{text}{END}").as_bytes()));
+    matches!(written, Ok(Ok(())))
 }
 
 /// A program that somebody else could change is not what keeps a command in.
-fn is_trusted(program: &Path) -> Result<(), String> {
-    let status = std::fs::metadata(program).map_err(|error| error.to_string())?;
+fn is_trusted(program: &Path, status: &Metadata) -> Result<(), String> {
     let caller = rustix::process::geteuid();
     // Where root has no id in the caller's user namespace it is nobody.
     let others = caller.is_root() || status.uid() != caller.as_raw();
@@ -41,17 +121,47 @@ fn is_trusted(program: &Path) -> Result<(), String> {
     }
 }
 
-fn version(program: &Path, prefix: &str) -> Result<String, String> {
+fn version_text(program: &Path) -> Result<String, String> {
     let output = Command::new(program)
         .arg("--version")
         .env_clear()
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("{} cannot be executed: {error}", program.display()))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let named = text.lines().find_map(|line| line.strip_prefix(prefix));
-    match named {
-        Some(version) => Ok(printable(version.trim().as_bytes()).to_string()),
-        None => Err(format!("{} does not say its version", program.display())),
+    let lines = output.stdout.split(|&byte| byte == b'\n');
+    let lines = lines.map(|line| printable(line) + "\n");
+    Ok(lines.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use stockade_policy::path::AbsolutePath;
+
+    use super::*;
+
+    #[test]
+    fn a_program_is_asked_again_once_it_is_another_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let place = root.join("state");
+        let place = AbsolutePath::parse(place.to_str().unwrap()).unwrap();
+        let state = StateDirectory::open_at(&place).unwrap();
+        let program = root.join("tool");
+        let status = |text: &str| {
+            std::fs::write(&program, text).unwrap();
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            std::fs::metadata(&program).unwrap()
+        };
+        let one = key(&program, &status("one"));
+        assert_eq!(kept(&state, "version-tool", &one), None);
+        assert!(keep(&state, "version-tool", &one, "tool 1\n"));
+        assert_eq!(kept(&state, "version-tool", &one).unwrap(), "tool 1\n");
+        let other = key(&program, &status("other"));
+        assert_eq!(kept(&state, "version-tool", &other), None);
+        // One that was not written to its end does not count.
+        std::fs::write(place.as_path().join("version-tool"), format!("{one}tool")).unwrap();
+        assert_eq!(kept(&state, "version-tool", &one), None);
     }
 }

@@ -1,10 +1,10 @@
-//! Whether a wall with a kernel of the command's own really starts here.
+//! Whether a wall that rests on another program really starts here: gVisor, a
+//! machine, an OCI runtime.
 //!
 //! That the program is there says little of it: its platform may not work on
 //! this machine. So `true` is run behind the wall, once for each start of the
 //! machine and each version of what is started.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -12,15 +12,15 @@ use stockade_policy::facts::Ability;
 use stockade_policy::path::printable;
 use stockade_policy::plan::{GuestKernel, Plan, Wall, WorkspaceMode};
 
-use super::answer;
+use super::{answer, program::identity};
 use crate::state::{StateDirectory, StateError};
 
 /// What `stockade run` ends with when it refused (sysexits-like, README).
 const EXIT_REFUSED: i32 = 125;
 
-/// Whether the kernel of `plan` starts. `program` is stockade's own, that of
-/// this process when `None`. A wall without such a kernel needs no trial: its
-/// run shows evidence or says what is missing.
+/// Whether what `plan` executes in the command's place starts. `program` is
+/// stockade's own, that of this process when `None`. A wall of stockade's alone
+/// needs no trial: its run shows evidence or says what is missing.
 pub(crate) fn starts(
     state: &StateDirectory,
     plan: &Plan,
@@ -33,6 +33,7 @@ pub(crate) fn starts(
     let mut parts = vec![identity(program)];
     match &guest.kernel {
         GuestKernel::Gvisor(runsc) => parts.push(identity(runsc.program.as_path())),
+        GuestKernel::Hosts(runtime) => parts.push(identity(runtime.program.as_path())),
         GuestKernel::Machine(machine) => parts.extend([
             identity(machine.program.as_path()),
             machine.kernel_digest.clone(),
@@ -44,17 +45,6 @@ pub(crate) fn starts(
         let mode = plan.workspace_mode.0;
         tried(program, plan.wall, mode, plan.workspace.as_path())
     })
-}
-
-/// Which file this is, as long as nobody changes it.
-fn identity(path: &Path) -> String {
-    let status = std::fs::metadata(path);
-    let Ok(status) = status else {
-        return String::new();
-    };
-    let (changed, nanoseconds) = (status.ctime(), status.ctime_nsec());
-    let (device, number, size) = (status.dev(), status.ino(), status.size());
-    format!("{device}:{number}:{size}:{changed}.{nanoseconds}")
 }
 
 /// Runs `true` in the project as it would be run there.

@@ -45,11 +45,15 @@ pub(super) fn cheapest(
     Err(Refusal::Unenforceable(passed_over))
 }
 
-/// Finds out whether there is a kernel for the command, where the wall has one.
+/// Finds out whether there is a kernel for the command, where the wall has one,
+/// and the runtime, where the policy names one.
 fn look_for_kernel(wall: Wall, loaded: &Loaded, facts: &mut Facts) -> Option<InUse> {
+    if let Some(kind) = loaded.policy.oci_runtime() {
+        facts.runtime = probe::runtime::found(kind, Some(&loaded.state));
+    }
     match wall {
         Wall::Gvisor => {
-            facts.gvisor = probe::gvisor::found();
+            facts.gvisor = probe::gvisor::found(Some(&loaded.state));
             None
         }
         Wall::Microvm => {

@@ -163,7 +163,7 @@ impl Hosting {
         let mut host = Host::new(self, channel, run.clone(), log.clone())?;
         host.agent = Some(agent);
         if let Some(guest) = &plan.guest {
-            host.kernel = Kernel::Unseen(guest.kernel.clone());
+            host.kernel = Kernel::unseen(guest.kernel.clone());
             if matches!(guest.kernel, GuestKernel::Machine(_)) {
                 host.own = Some(Own::of(plan));
                 host.phase = Phase::Greeting {
@@ -462,13 +462,14 @@ impl Host {
         // What is not on record has ended all the same.
         let _unwritten = self.write_down(&events).is_err();
         heard.map_err(|violation| io::Error::other(violation.to_string()))?;
-        if greeted {
-            self.look_at_kernel();
-        }
         if over && matches!(self.callers, Callers::One(_)) && !self.is_stopping() {
             self.leave();
         }
-        match (&self.phase, self.kernel.is_seen()?) {
+        let is_seen = self.kernel.is_seen()?;
+        if greeted || self.link.ledger.is_greeted() {
+            self.look_at_kernel();
+        }
+        match (&self.phase, is_seen) {
             (Phase::Greeting { .. }, true) if self.link.ledger.is_greeted() => self.stand(),
             _ => Ok(()),
         }

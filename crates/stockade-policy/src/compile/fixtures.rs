@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use super::{CommandRequest, compile};
 use crate::facts::{
     Ability, Architecture, ControlGroups, Facts, Gvisor, MachineFacts, PathFact, PathKind,
+    RuntimeFacts,
 };
 use crate::path::AbsolutePath;
-use crate::plan::{Form, Machine, Plan, Rule, Runsc, Unenforceable};
+use crate::plan::{Form, Machine, Plan, Rule, Runsc, Runtime, RuntimeKind, Unenforceable};
 use crate::policy::{GrantTarget, LimitDemands, NamedSet, NetworkPolicy, PathGrant, Policy};
 
 pub(crate) fn path(text: &str) -> AbsolutePath {
@@ -29,6 +30,8 @@ pub(crate) fn policy() -> Policy {
         wall: (wall_demand.least, wall_rule),
         wall_demand,
         image: None,
+        runtime: None,
+        accepted_runtime: None,
         form: Form::Namespaces,
         workspace: path("/home/u/project"),
         workspace_mode: crate::defaults::workspace_mode(),
@@ -66,6 +69,14 @@ fn gvisor() -> Gvisor {
     Gvisor::Found(Runsc {
         program: path("/usr/bin/runsc"),
         version: "release-20240729.0".to_owned(),
+    })
+}
+
+fn runtime() -> RuntimeFacts {
+    RuntimeFacts::Found(Runtime {
+        kind: RuntimeKind::Runc,
+        program: path("/usr/sbin/runc"),
+        version: "1.3.3".to_owned(),
     })
 }
 
@@ -126,6 +137,7 @@ pub(crate) fn facts() -> Facts {
         java_stores: Vec::new(),
         gvisor: gvisor(),
         machine: machine(),
+        runtime: runtime(),
     };
     add_paths(&mut facts);
     facts

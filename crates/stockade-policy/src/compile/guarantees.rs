@@ -164,11 +164,12 @@ fn mechanism(
     steps: &[Step],
     guarantee: Guarantee,
 ) -> Result<String, &'static str> {
-    let own_kernel = match policy.wall.0.has_own_kernel() {
+    let of_guest = match policy.wall.0.has_own_kernel() {
         true => guest::mechanism(guarantee),
+        false if policy.oci_runtime().is_some() => guest::runtime_mechanism(guarantee),
         false => None,
     };
-    if let Some(by) = own_kernel {
+    if let Some(by) = of_guest {
         return Ok(by.to_owned());
     }
     let text = match (guarantee, policy.form) {

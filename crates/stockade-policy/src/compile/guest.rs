@@ -1,10 +1,12 @@
-//! A kernel of the command's own: whether this machine has one, what the plan
-//! says of it, and what is not held where there is one.
+//! What is executed in the command's place, a kernel of its own or an installed
+//! OCI runtime: whether this machine has it, what the plan says of it, and what
+//! is not held where there is one.
 
-use crate::facts::{Facts, Gvisor, MachineFacts};
+use crate::facts::{Facts, Gvisor, MachineFacts, RuntimeFacts};
 use crate::guarantee::Guarantee::{self, *};
-use crate::plan::{Form, Guest, GuestKernel, Limits, Machine, Wall, WorkspaceMode};
+use crate::plan::{Form, Guest, GuestKernel, Limits, Machine, Runtime, Wall, WorkspaceMode};
 use crate::policy::Policy;
+use crate::runtimes;
 
 use super::findings::Findings;
 
@@ -19,7 +21,11 @@ const MACHINE_MIB: u64 = 2048;
 /// Refuses where there is no such kernel, and what one would not keep.
 pub(super) fn check(policy: &Policy, facts: &Facts, findings: &mut Findings) {
     match policy.wall.0 {
-        Wall::Seatbelt | Wall::Process | Wall::Container => return,
+        Wall::Container if policy.oci_runtime().is_some() => {
+            return check_runtime(policy, facts, findings);
+        }
+        Wall::Seatbelt | Wall::Process => return refuse_runtime(policy, findings),
+        Wall::Container => return,
         Wall::Gvisor => check_gvisor(policy, facts, findings),
         Wall::Microvm => check_machine(policy, facts, findings),
     }
@@ -39,19 +45,91 @@ fn check_gvisor(policy: &Policy, facts: &Facts, findings: &mut Findings) {
     if let Gvisor::Missing { reason, remedy } = &facts.gvisor {
         findings.refuse(PR1, reason, remedy);
     }
-    let live = policy.workspace_mode.0 == WorkspaceMode::Live && !policy.write.is_empty();
-    if live && policy.form == Form::Namespaces {
-        findings.demand(
-            FS4,
-            "names in a live workspace are made by the file server of the command's own kernel, \
-             which asks no guard",
-            "use filesystem.workspace = \"review\" or \"discard\", or add \"FS4\" to weaken",
-        );
-    }
+    demand_guard(
+        policy,
+        "names in a live workspace are made by the file server of the command's own kernel, \
+         which asks no guard",
+        findings,
+    );
     findings.lose(
         PR7,
         "a process that its own kernel refuses for the number of processes is not told of",
     );
+}
+
+/// A live workspace whose names nobody guards is refused.
+fn demand_guard(policy: &Policy, because: &str, findings: &mut Findings) {
+    let live = policy.workspace_mode.0 == WorkspaceMode::Live && !policy.write.is_empty();
+    if live && policy.form == Form::Namespaces {
+        findings.demand(
+            FS4,
+            because,
+            "use filesystem.workspace = \"review\" or \"discard\" (`--workspace review`), or add \
+             \"FS4\" to weaken",
+        );
+    }
+}
+
+/// An OCI runtime makes containers and nothing else.
+fn refuse_runtime(policy: &Policy, findings: &mut Findings) {
+    if let Some((kind, rule)) = &policy.runtime {
+        findings.refuse(
+            PR1,
+            format!("{} ({}) makes containers alone", kind.word(), rule.origin),
+            "add wall = \"container\" (`--wall container`), or remove container.runtime",
+        );
+    }
+}
+
+/// What an OCI runtime could be asked for and cannot keep, and whether this one
+/// may be used.
+fn check_runtime(policy: &Policy, facts: &Facts, findings: &mut Findings) {
+    match &facts.runtime {
+        RuntimeFacts::Missing { reason, remedy } => findings.refuse(PR1, reason, remedy),
+        RuntimeFacts::Found(runtime) => check_version(policy, runtime, findings),
+    }
+    demand_guard(
+        policy,
+        "names in a live workspace are guarded by Landlock, which would forbid every mount of an \
+         OCI runtime",
+        findings,
+    );
+    if let Some(rule) = &policy.nested_sandbox {
+        findings.refuse(
+            PR1,
+            format!(
+                "{} ({}) lets programs make namespaces, and a container of an OCI runtime does not",
+                rule.id, rule.origin
+            ),
+            "remove process.nested_sandbox, or remove container.runtime",
+        );
+    }
+    findings.lose(
+        FS2,
+        "Landlock would forbid every mount of an OCI runtime, so the mounts are the only check",
+    );
+}
+
+/// Refuses a version that is known to let containers out, unless it is accepted
+/// exactly.
+fn check_version(policy: &Policy, runtime: &Runtime, findings: &mut Findings) {
+    let Some(broken) = runtimes::known_broken(runtime.kind, &runtime.version) else {
+        return;
+    };
+    let (name, version) = (runtime.kind.word(), &runtime.version);
+    let what = format!("{name} {version} ({}) {broken}", runtime.program);
+    let accepted = policy.accepted_runtime.as_ref();
+    match accepted.filter(|(accepted, _)| accepted == version) {
+        Some((_, rule)) => findings.note(format!("{what}; accepted by {}", rule.origin)),
+        None => findings.refuse(
+            PR2,
+            what,
+            format!(
+                "upgrade {name}, or remove container.runtime; if your distribution repaired this \
+                 version, container.accept_runtime = \"{version}\" says so"
+            ),
+        ),
+    }
 }
 
 fn check_machine(policy: &Policy, facts: &Facts, findings: &mut Findings) {
@@ -116,13 +194,22 @@ fn check_offers(policy: &Policy, findings: &mut Findings) {
 
 /// What the plan says of the kernel.
 pub(super) fn in_plan(policy: &Policy, facts: &Facts, limits: &Limits) -> Option<Guest> {
-    let kernel = match (policy.wall.0, &facts.gvisor, &facts.machine) {
-        (Wall::Gvisor, Gvisor::Found(runsc), _) => GuestKernel::Gvisor(runsc.clone()),
-        (Wall::Microvm, _, MachineFacts::Found(machine)) => GuestKernel::Machine(Machine {
-            memory: memory(limits),
-            ..machine.clone()
-        }),
-        _ => return None,
+    let kernel = match policy.wall.0 {
+        Wall::Gvisor => match &facts.gvisor {
+            Gvisor::Found(runsc) => GuestKernel::Gvisor(runsc.clone()),
+            Gvisor::Missing { .. } => return None,
+        },
+        Wall::Microvm => match &facts.machine {
+            MachineFacts::Found(machine) => GuestKernel::Machine(Machine {
+                memory: memory(limits),
+                ..machine.clone()
+            }),
+            MachineFacts::Missing { .. } => return None,
+        },
+        _ => match (policy.oci_runtime(), &facts.runtime) {
+            (Some(_), RuntimeFacts::Found(runtime)) => GuestKernel::Hosts(runtime.clone()),
+            _ => return None,
+        },
     };
     Some(Guest {
         kernel,
@@ -165,11 +252,29 @@ pub(super) fn mechanism(guarantee: Guarantee) -> Option<&'static str> {
     })
 }
 
+/// As [`mechanism`], where an OCI runtime makes the container.
+pub(super) fn runtime_mechanism(guarantee: Guarantee) -> Option<&'static str> {
+    Some(match guarantee {
+        FS2 => "read-only mounts",
+        PR1 => {
+            "the system call rules, loaded by the OCI runtime, within a filter that is around the \
+             runtime; other ABIs and io_uring are refused"
+        }
+        PR2 => {
+            "no_new_privs, empty capability sets and the system call rules, seen from within before \
+             a command starts"
+        }
+        PR3 => "a pid namespace within another one, with its own /proc",
+        PR6 => "only pipes and terminals that the agent made within lead to it",
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::compile::fixtures::{compiled, facts, policy, rule};
-    use crate::plan::{Action, Plan};
+    use crate::plan::{Action, Plan, RuntimeKind};
 
     fn gvisor() -> Policy {
         let mut policy = policy();
@@ -226,6 +331,93 @@ mod tests {
         policy.wall.0 = Wall::Microvm;
         let refused = compiled(&policy, &facts).unwrap_err();
         assert!(refused.iter().any(|one| one.remedy == "build it"));
+    }
+
+    fn behind_runc() -> Policy {
+        let mut policy = policy();
+        policy.wall = (Wall::Container, rule("wall"));
+        policy.runtime = Some((RuntimeKind::Runc, rule("container.runtime")));
+        policy.weaken = vec![(PR7, rule("weaken"))];
+        policy.workspace_mode.0 = WorkspaceMode::Review;
+        policy
+    }
+
+    #[test]
+    fn an_oci_runtime_is_executed_under_a_root_of_its_own_and_what_it_made_is_seen() {
+        let plan = compiled(&behind_runc(), &facts()).unwrap();
+        assert!(matches!(
+            plan.guest.as_ref().unwrap().kernel,
+            GuestKernel::Hosts(_)
+        ));
+        let root = position(&plan, "guest.root").unwrap();
+        assert_eq!(Some(root + 1), position(&plan, "view.enter"));
+        let directory = position(&plan, "enter.directory").unwrap();
+        let Action::EnterDirectory { path } = &plan.steps[directory].action else {
+            panic!("not a directory");
+        };
+        assert_eq!(path.to_string(), "/container/home/u/project");
+        assert_eq!(plan.steps.last().unwrap().action, Action::SeeGuestKernel);
+        for absent in ["confine.landlock", "confine.names", "confine.no-nesting"] {
+            assert_eq!(position(&plan, absent), None, "{absent}");
+        }
+        // A weaker wall is refused with it, a stronger one has its own.
+        let mut other = behind_runc();
+        other.wall.0 = Wall::Process;
+        let refused = compiled(&other, &facts()).unwrap_err();
+        assert!(refused[0].remedy.contains("wall = \"container\""));
+        other.wall.0 = Wall::Gvisor;
+        let gvisor = compiled(&other, &facts()).unwrap().guest.unwrap();
+        assert!(matches!(gvisor.kernel, GuestKernel::Gvisor(_)));
+    }
+
+    #[test]
+    fn a_version_that_lets_containers_out_is_used_only_if_exactly_it_is_accepted() {
+        let mut facts = facts();
+        let version = |facts: &mut Facts, version: &str| {
+            facts.runtime = RuntimeFacts::Found(Runtime {
+                kind: RuntimeKind::Runc,
+                program: crate::compile::fixtures::path("/usr/sbin/runc"),
+                version: version.to_owned(),
+            });
+        };
+        version(&mut facts, "1.1.5+ds1-1+deb12u1");
+        let mut policy = behind_runc();
+        let refused = compiled(&policy, &facts).unwrap_err();
+        assert_eq!(refused.len(), 1);
+        assert!(refused[0].reason.contains("CVE-2024-21626"));
+        assert!(
+            refused[0]
+                .remedy
+                .contains("accept_runtime = \"1.1.5+ds1-1+deb12u1\"")
+        );
+        policy.accepted_runtime = Some(("1.1.5".to_owned(), rule("accept")));
+        assert!(compiled(&policy, &facts).is_err());
+        policy.accepted_runtime = Some(("1.1.5+ds1-1+deb12u1".to_owned(), rule("accept")));
+        let plan = compiled(&policy, &facts).unwrap();
+        assert!(
+            plan.notes
+                .iter()
+                .any(|note| note.contains("CVE-2024-21626"))
+        );
+        facts.runtime = RuntimeFacts::Missing {
+            reason: "no runc".to_owned(),
+            remedy: "install it".to_owned(),
+        };
+        assert_eq!(
+            compiled(&policy, &facts).unwrap_err()[0].remedy,
+            "install it"
+        );
+    }
+
+    #[test]
+    fn an_oci_runtime_keeps_no_guard_and_no_sandbox_within() {
+        let mut policy = behind_runc();
+        policy.workspace_mode.0 = WorkspaceMode::Live;
+        let refused = compiled(&policy, &facts()).unwrap_err();
+        assert_eq!((refused.len(), refused[0].guarantee), (1, FS4));
+        let mut policy = behind_runc();
+        policy.nested_sandbox = Some(rule("process.nested_sandbox"));
+        assert_eq!(compiled(&policy, &facts()).unwrap_err()[0].guarantee, PR1);
     }
 
     #[test]

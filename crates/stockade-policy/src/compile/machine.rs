@@ -116,7 +116,7 @@ fn check_landlock(policy: &Policy, facts: &Facts, findings: &mut Findings) {
     let remedy = "boot a kernel with Landlock (5.13 or newer, `landlock` in its lsm= list)";
     match (facts.landlock_abi, policy.form) {
         // Nothing of it is used there.
-        _ if policy.wall.0 == Wall::Gvisor => {}
+        _ if policy.wall.0 == Wall::Gvisor || policy.oci_runtime().is_some() => {}
         (0, Form::LandlockOnly) => {
             for guarantee in [Guarantee::FS1, Guarantee::FS2] {
                 findings.refuse(

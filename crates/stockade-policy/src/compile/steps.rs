@@ -7,14 +7,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::facts::{Ability, Facts, Gvisor, MachineFacts, PathKind};
+use crate::facts::{Ability, Facts, Gvisor, MachineFacts, PathKind, RuntimeFacts};
 use crate::guarantee::Guarantee::{self, *};
 use crate::landlock::{self, Object, Rights};
 use crate::network::rules::Capture;
 use crate::path::AbsolutePath;
 use crate::plan::{
-    Access, Action, Cover, Form, GUEST_DIRECTORY, Landlock, LandlockRule, Limits, MaskPath, Step,
-    Wall, WorkspaceMode,
+    Access, Action, CONTAINER_ROOT, Cover, Form, GUEST_DIRECTORY, Landlock, LandlockRule, Limits,
+    MaskPath, Step, Wall, WorkspaceMode,
 };
 use crate::policy::Policy;
 use crate::seccomp;
@@ -71,7 +71,7 @@ pub(super) fn in_order(parts: &Parts<'_>) -> Vec<Step> {
     list.push(
         "enter.directory",
         Action::EnterDirectory {
-            path: parts.directory.clone(),
+            path: within_root(policy, parts.directory),
         },
         &[FS2],
     );
@@ -80,7 +80,7 @@ pub(super) fn in_order(parts: &Parts<'_>) -> Vec<Step> {
     if parts.network.is_some() {
         list.push("egress.self-test", Action::TestEgress, BY_EGRESS);
     }
-    if policy.wall.0.has_own_kernel() {
+    if policy.has_guest() {
         list.push(
             "guest.kernel",
             Action::SeeGuestKernel,
@@ -229,6 +229,9 @@ impl StepList<'_> {
         if let Some(network) = parts.network {
             self.listen(network);
         }
+        if parts.policy.oci_runtime().is_some() {
+            self.runtime(parts.facts);
+        }
         self.push("view.enter", Action::EnterRoot, &[FS1, FS2, FS5]);
     }
 
@@ -275,6 +278,14 @@ impl StepList<'_> {
                 directory: false,
             };
             self.push("guest.program", action, &[PR1]);
+        }
+    }
+
+    /// Puts the finished view below the root of what makes the container.
+    fn runtime(&mut self, facts: &Facts) {
+        if let RuntimeFacts::Found(runtime) = &facts.runtime {
+            let program = runtime.program.clone();
+            self.push("guest.root", Action::RuntimeRoot { program }, &[PR1, PR5]);
         }
     }
 
@@ -464,13 +475,14 @@ impl StepList<'_> {
             );
         }
         self.push("confine.no-new-privileges", Action::NoNewPrivileges, &[PR2]);
-        let capabilities = match policy.wall.0 == Wall::Gvisor && facts.uid == 0 {
+        let maps_ids = policy.wall.0 == Wall::Gvisor || policy.oci_runtime().is_some();
+        let capabilities = match maps_ids && facts.uid == 0 {
             true => Action::KeepMapping,
             false => Action::DropCapabilities,
         };
         self.push("confine.capabilities", capabilities, &[FS5, PR2]);
-        // None around a nested sandbox or gVisor: Landlock refuses every mount(2) to whoever it confines, and a layer that leaves the file system alone
-        // still refuses moves between directories once an inner layer does not
+        // None around a nested sandbox, gVisor or an OCI runtime: Landlock refuses every mount(2)
+        // to whoever it confines, and a layer that leaves the file system alone still refuses moves between directories once an inner layer does not
         // (LANDLOCK_ACCESS_FS_REFER in landlock(7)).
         let around_another = policy.form == Form::Namespaces && policy.makes_namespaces();
         if facts.landlock_abi > 0 && !around_another {
@@ -503,6 +515,16 @@ impl StepList<'_> {
             &[PR1, PR2, PR6, PR8, NT1, NT2],
         );
     }
+}
+
+/// A directory of the view, as the launcher finds it when it has entered.
+fn within_root(policy: &Policy, directory: &AbsolutePath) -> AbsolutePath {
+    if policy.oci_runtime().is_none() {
+        return directory.clone();
+    }
+    let root = AbsolutePath::parse(CONTAINER_ROOT).expect("the path is absolute");
+    let within = root.join(directory.as_bytes());
+    within.expect("what is an absolute path already has no component that is refused")
 }
 
 /// A file with this content; mounted and read-only unless programs may

@@ -39,6 +39,8 @@ pub struct ExplainV1 {
     /// The way out in full; absent where nothing is opened.
     pub network: Option<NetworkV1>,
     pub nested_sandbox: bool,
+    /// The installed OCI runtime that makes the container; `null` without one.
+    pub runtime: Option<KernelV1>,
     /// The kernel of the command's own; `null` where it runs on the host's.
     pub kernel: Option<KernelV1>,
     pub limits: LimitsV1,
@@ -48,10 +50,10 @@ pub struct ExplainV1 {
     pub notes: Vec<String>,
 }
 
-/// A kernel of the command's own.
+/// A kernel of the command's own, or an OCI runtime.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelV1 {
-    /// `gvisor`, or `linux` in a virtual machine.
+    /// `gvisor`, or `linux` in a virtual machine; `runc` or `crun`.
     pub name: &'static str,
     pub version: String,
     /// The program that starts it.
@@ -221,17 +223,26 @@ pub fn json(plan: &Plan) -> ExplainV1 {
         network_allow: network_allow(plan),
         network: plan.network.as_ref().map(super::network::json),
         nested_sandbox: plan.nested_sandbox,
-        kernel: plan.guest.as_ref().map(|guest| match &guest.kernel {
-            GuestKernel::Gvisor(runsc) => KernelV1 {
+        runtime: plan.guest.as_ref().and_then(|guest| match &guest.kernel {
+            GuestKernel::Hosts(runtime) => Some(KernelV1 {
+                name: runtime.kind.word(),
+                version: runtime.version.clone(),
+                program: runtime.program.to_string(),
+            }),
+            _ => None,
+        }),
+        kernel: plan.guest.as_ref().and_then(|guest| match &guest.kernel {
+            GuestKernel::Hosts(_) => None,
+            GuestKernel::Gvisor(runsc) => Some(KernelV1 {
                 name: "gvisor",
                 version: runsc.version.clone(),
                 program: runsc.program.to_string(),
-            },
-            GuestKernel::Machine(machine) => KernelV1 {
+            }),
+            GuestKernel::Machine(machine) => Some(KernelV1 {
                 name: "linux",
                 version: machine.release.clone(),
                 program: machine.program.to_string(),
-            },
+            }),
         }),
         limits: limits(&plan.limits),
         system_calls: match plan.form {
@@ -393,6 +404,7 @@ mod tests {
                 "network",
                 "network_allow",
                 "notes",
+                "runtime",
                 "steps",
                 "system_calls",
                 "version",

@@ -1,6 +1,6 @@
 //! `stockade doctor`: what this machine can hold, and the attacks that show it.
 
-use stockade_policy::plan::Wall;
+use stockade_policy::plan::{RuntimeKind, Wall};
 
 use crate::exit::ExitCode;
 
@@ -33,6 +33,12 @@ pub struct Args {
     /// Attack the command behind this wall: `process`, `container`, `gvisor`
     #[arg(long, value_name = "WALL", requires = "attack", value_parser = wall)]
     wall: Option<Wall>,
+    /// With the wall `container`: made by this OCI runtime, `runc` or `crun`
+    #[arg(long, value_name = "NAME", requires = "wall", value_parser = runtime)]
+    runtime: Option<RuntimeKind>,
+    /// Of exactly this version, whatever is known against its number
+    #[arg(long, value_name = "VERSION", requires = "runtime")]
+    accept_runtime: Option<String>,
     /// Attack behind every wall, and print which guarantee each of them holds
     #[arg(long, requires = "attack", conflicts_with = "wall")]
     all_walls: bool,
@@ -47,6 +53,12 @@ fn wall(word: &str) -> Result<Wall, String> {
         let words = Wall::ALL.map(Wall::word).join(", ");
         format!("no wall is called that; there are: {words}")
     })
+}
+
+fn runtime(word: &str) -> Result<RuntimeKind, String> {
+    let mut known = RuntimeKind::ALL.into_iter();
+    let found = known.find(|kind| kind.word() == word);
+    found.ok_or_else(|| "no OCI runtime that can be used is called that".to_owned())
 }
 
 /// Arguments of the hidden command that is the corpus inside.
@@ -67,7 +79,12 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
     if arguments.all_walls {
         conformance::run(format)
     } else if arguments.attack {
-        attack::run(format, arguments.wall.unwrap_or(Wall::Process))
+        let behind = attack::Behind {
+            wall: arguments.wall.unwrap_or(Wall::Process),
+            runtime: arguments.runtime,
+            accepted: arguments.accept_runtime.clone(),
+        };
+        attack::run(format, &behind)
     } else {
         examine::run(format)
     }

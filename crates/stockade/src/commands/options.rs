@@ -25,6 +25,13 @@ pub struct PolicyOptions {
     /// (`stockade image`; needs the wall `container`)
     #[arg(long, value_name = "NAME")]
     image: Option<String>,
+    /// Have an installed OCI runtime make the container: `runc` or `crun`
+    /// (needs the wall `container`)
+    #[arg(long, value_name = "NAME")]
+    runtime: Option<String>,
+    /// Use exactly this version of it, whatever is known against its number
+    #[arg(long, value_name = "VERSION")]
+    accept_runtime: Option<String>,
     /// Start from a named preset
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
@@ -90,6 +97,11 @@ impl PolicyOptions {
         add("preset", self.preset.iter().cloned().collect());
         add("wall", self.wall.iter().cloned().collect());
         add("container.image", self.image.iter().cloned().collect());
+        add("container.runtime", self.runtime.iter().cloned().collect());
+        add(
+            "container.accept_runtime",
+            self.accept_runtime.iter().cloned().collect(),
+        );
         add(
             "filesystem.workspace",
             self.workspace.iter().cloned().collect(),

@@ -16,7 +16,7 @@ use stockade_attacks::{Needs, Start, Table, Verdict, is_planted};
 use stockade_engine::probe;
 use stockade_policy::facts::ControlGroups;
 use stockade_policy::guarantee::Guarantee;
-use stockade_policy::plan::Wall;
+use stockade_policy::plan::{RuntimeKind, Wall};
 use stockade_sys::rustix::process::geteuid;
 use stockade_sys::signal::{self, Signals};
 
@@ -31,12 +31,60 @@ const SAMPLED: &str = "pr7-memory-file";
 /// Where the front keeps its state below the home that it is given.
 const STATE: &str = ".local/state/stockade";
 
+/// What is attacked.
+#[derive(Clone, Debug)]
+pub struct Behind {
+    pub wall: Wall,
+    /// The OCI runtime that makes the container, and the version of it that is
+    /// used in any case.
+    pub runtime: Option<RuntimeKind>,
+    pub accepted: Option<String>,
+}
+
+impl Behind {
+    pub fn of(wall: Wall) -> Self {
+        Self {
+            wall,
+            runtime: None,
+            accepted: None,
+        }
+    }
+
+    /// Its name for people.
+    pub fn name(&self) -> String {
+        match self.runtime {
+            Some(runtime) => format!("{} ({})", self.wall.word(), runtime.word()),
+            None => self.wall.word().to_owned(),
+        }
+    }
+
+    /// Whether something else than the launcher starts the command: it keeps no
+    /// guard over a live workspace, and is refused under one.
+    fn has_guest(&self) -> bool {
+        self.wall.has_own_kernel() || self.runtime.is_some()
+    }
+
+    /// The options that choose it.
+    fn options(&self) -> Vec<String> {
+        let mut options = vec![format!("--wall={}", self.wall.word())];
+        options.extend(self.runtime.map(|one| format!("--runtime={}", one.word())));
+        let accepted = self.accepted.iter();
+        options.extend(accepted.map(|version| format!("--accept-runtime={version}")));
+        let mode = match self.has_guest() {
+            true => "review",
+            false => "live",
+        };
+        options.push(format!("--workspace={mode}"));
+        options
+    }
+}
+
 /// Attacks behind one wall; fails when something escaped.
-pub fn run(format: Format, wall: Wall) -> anyhow::Result<ExitCode> {
-    let table = match attacked(wall)? {
+pub fn run(format: Format, behind: &Behind) -> anyhow::Result<ExitCode> {
+    let table = match attacked(behind)? {
         Attacked::Interrupted(code) => return Ok(code),
         Attacked::Cannot(why) => {
-            anyhow::bail!("the {} wall cannot be had here\n{why}", wall.word())
+            anyhow::bail!("the {} wall cannot be had here\n{why}", behind.name())
         }
         Attacked::Done { table, .. } => table,
     };
@@ -68,7 +116,7 @@ pub enum Attacked {
 pub type Claims = BTreeMap<String, (String, String)>;
 
 /// Runs the corpus behind one wall, under the default policy.
-pub fn attacked(wall: Wall) -> anyhow::Result<Attacked> {
+pub fn attacked(behind: &Behind) -> anyhow::Result<Attacked> {
     let program = std::fs::read_link("/proc/self/exe").context("cannot find my own program")?;
     // The bait is taken away also when a person loses patience.
     let signals = Signals::take_over(&[signal::INTERRUPT, signal::TERMINATE, signal::HANG_UP])
@@ -79,7 +127,7 @@ pub fn attacked(wall: Wall) -> anyhow::Result<Attacked> {
     let state = home.join(STATE);
     private_directory(&state).context("cannot make a state directory")?;
     private_directory(&workspace).context("cannot make a project")?;
-    let claims = match claims(&program, wall, &workspace, &home)? {
+    let claims = match claims(&program, behind, &workspace, &home)? {
         Ok(claims) => claims,
         Err(why) => return Ok(Attacked::Cannot(why)),
     };
@@ -101,7 +149,7 @@ pub fn attacked(wall: Wall) -> anyhow::Result<Attacked> {
             announce(start);
             start.output(
                 &[program.clone().into(), INSIDE.into()],
-                &front(&program, wall, start),
+                &front(&program, behind, start),
             )
         },
     )
@@ -112,34 +160,25 @@ pub fn attacked(wall: Wall) -> anyhow::Result<Attacked> {
             128 + arrived.number as u8,
         )));
     }
-    if wall.has_own_kernel() && !is_planted(&workspace).context("cannot look at the project")? {
+    if behind.has_guest() && !is_planted(&workspace).context("cannot look at the project")? {
         excuse_what_waits(&mut table);
     }
     excuse_what_the_plan_gives_up(&mut table, &claims);
     Ok(Attacked::Done { claims, table })
 }
 
-/// A wall with a kernel of its own keeps no guard over a live workspace, and is
-/// refused under one; its writes are a layer's.
-fn workspace_mode(wall: Wall) -> [&'static str; 2] {
-    match wall.has_own_kernel() {
-        true => ["--workspace", "review"],
-        false => ["--workspace", "live"],
-    }
-}
-
 /// What the plan of the default policy says of each guarantee, or the refusal.
 fn claims(
     program: &Path,
-    wall: Wall,
+    behind: &Behind,
     workspace: &Path,
     home: &Path,
 ) -> anyhow::Result<Result<Claims, String>> {
     let mut explain = Command::new(program);
     explain
-        .args(["explain", "--json", "--wall", wall.word(), "--project"])
+        .args(["explain", "--json", "--project"])
         .arg(workspace)
-        .args(workspace_mode(wall))
+        .args(behind.options())
         .args(["--", "true"])
         .current_dir(workspace)
         .env("HOME", home)
@@ -168,19 +207,11 @@ fn claims(
 }
 
 /// The command line that starts the corpus in a sandbox of the default policy.
-fn front(program: &Path, wall: Wall, start: &Start) -> Vec<OsString> {
+fn front(program: &Path, behind: &Behind, start: &Start) -> Vec<OsString> {
     let mut line: Vec<OsString> = vec![program.into()];
-    let options = [
-        "run",
-        "--quiet",
-        "--attack-corpus",
-        "--wall",
-        wall.word(),
-        "--project",
-    ];
-    line.extend(options.map(OsString::from));
+    line.extend(["run", "--quiet", "--attack-corpus", "--project"].map(OsString::from));
     line.push(start.workspace.clone().into());
-    line.extend(workspace_mode(wall).map(OsString::from));
+    line.extend(behind.options().into_iter().map(OsString::from));
     if let Some(limits) = start.limits {
         line.extend(
             [

@@ -3,10 +3,12 @@
 
 use serde_json::{Value, json};
 use stockade_attacks::{Table, Verdict};
+use stockade_engine::probe;
+use stockade_policy::facts::RuntimeFacts;
 use stockade_policy::guarantee::Guarantee;
-use stockade_policy::plan::Wall;
+use stockade_policy::plan::{RuntimeKind, Wall};
 
-use super::attack::{Attacked, Claims, attacked};
+use super::attack::{Attacked, Behind, Claims, attacked};
 use super::{Format, print};
 use crate::exit::ExitCode;
 
@@ -22,15 +24,31 @@ struct Cell {
 }
 
 struct Column {
-    wall: Wall,
+    wall: String,
     cells: Vec<Cell>,
+}
+
+/// Every wall; the container wall also with each OCI runtime that is installed.
+fn all() -> Vec<Behind> {
+    let is_here =
+        |kind: &RuntimeKind| matches!(probe::runtime::found(*kind, None), RuntimeFacts::Found(_));
+    let runtimes = RuntimeKind::ALL.into_iter().filter(is_here);
+    let runtimes = runtimes.map(|kind| Behind {
+        runtime: Some(kind),
+        ..Behind::of(Wall::Container)
+    });
+    Wall::ALL
+        .map(Behind::of)
+        .into_iter()
+        .chain(runtimes)
+        .collect()
 }
 
 /// Attacks behind every wall; fails when one does not hold what it claims.
 pub fn run(format: Format) -> anyhow::Result<ExitCode> {
     let mut columns = Vec::new();
-    for wall in Wall::ALL {
-        let cells = match attacked(wall)? {
+    for behind in all() {
+        let cells = match attacked(&behind)? {
             Attacked::Interrupted(code) => return Ok(code),
             Attacked::Cannot(why) => {
                 let cell = |_: &Guarantee| Cell {
@@ -46,6 +64,7 @@ pub fn run(format: Format) -> anyhow::Result<ExitCode> {
                 Guarantee::ALL.iter().map(cell).collect()
             }
         };
+        let wall = behind.name();
         columns.push(Column { wall, cells });
     }
     match format {
@@ -86,7 +105,7 @@ fn cell(guarantee: Guarantee, claims: &Claims, table: &Table) -> Cell {
 }
 
 fn text(columns: &[Column]) -> String {
-    const CELL: usize = 16;
+    const CELL: usize = 18;
     let promises = Guarantee::ALL
         .iter()
         .map(|one| one.promise().chars().count());
@@ -122,13 +141,13 @@ fn text(columns: &[Column]) -> String {
 fn headings(columns: &[Column], cell: usize) -> String {
     let words = columns
         .iter()
-        .map(|column| format!("{:<cell$}", column.wall.word()));
+        .map(|column| format!("{:<cell$}", column.wall));
     words.collect::<String>().trim_end().to_owned()
 }
 
 /// What is not held in full behind a wall, and why.
 fn remarks(column: &Column) -> Vec<String> {
-    let wall = column.wall.word();
+    let wall = &column.wall;
     if let Some(cell) = column.cells.first().filter(|cell| cell.status == "cannot") {
         return vec![format!("\n{wall} cannot be had here:\n{}", cell.why)];
     }
@@ -161,7 +180,7 @@ fn json(columns: &[Column]) -> Value {
                     "stopped": cell.stopped, "escaped": cell.escaped,
                 })
             });
-        json!({ "wall": column.wall.word(), "guarantees": cells.collect::<Vec<_>>() })
+        json!({ "wall": column.wall, "guarantees": cells.collect::<Vec<_>>() })
     });
     json!({ "version": 1, "walls": walls.collect::<Vec<_>>() })
 }
