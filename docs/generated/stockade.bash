@@ -812,13 +812,21 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__doctor)
-            opts="-h --attack --wall --all-walls --json --help"
+            opts="-h --attack --wall --runtime --accept-runtime --all-walls --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --wall)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --runtime)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --accept-runtime)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -866,7 +874,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__explain)
-            opts="-C -v -h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --json --verbose --help"
+            opts="-C -v -h --project --wall --image --runtime --accept-runtime --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --json --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -881,6 +889,14 @@ _stockade() {
                     return 0
                     ;;
                 --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --runtime)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --accept-runtime)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1876,7 +1892,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__learn)
-            opts="-C -h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --ask --output --json --help"
+            opts="-C -h --project --wall --image --runtime --accept-runtime --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --ask --output --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1891,6 +1907,14 @@ _stockade() {
                     return 0
                     ;;
                 --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --runtime)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --accept-runtime)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2064,7 +2088,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__run)
-            opts="-C -q -v -h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --on --report --quiet --verbose --fail-step --attack-corpus --help"
+            opts="-C -q -v -h --project --wall --image --runtime --accept-runtime --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --on --report --quiet --verbose --fail-step --attack-corpus --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2079,6 +2103,14 @@ _stockade() {
                     return 0
                     ;;
                 --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --runtime)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --accept-runtime)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2310,7 +2342,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__shell)
-            opts="-h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --help"
+            opts="-h --project --wall --image --runtime --accept-runtime --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2325,6 +2357,14 @@ _stockade() {
                     return 0
                     ;;
                 --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --runtime)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --accept-runtime)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2418,7 +2458,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__start)
-            opts="-C -q -h --name --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --json --quiet --fail-step --help"
+            opts="-C -q -h --name --project --wall --image --runtime --accept-runtime --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --json --quiet --fail-step --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2437,6 +2477,14 @@ _stockade() {
                     return 0
                     ;;
                 --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --runtime)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --accept-runtime)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2552,7 +2600,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__test)
-            opts="-h --project --wall --image --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --json --help read write exec connect"
+            opts="-h --project --wall --image --runtime --accept-runtime --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --json --help read write exec connect"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2567,6 +2615,14 @@ _stockade() {
                     return 0
                     ;;
                 --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --runtime)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --accept-runtime)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

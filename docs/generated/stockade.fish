@@ -65,6 +65,8 @@ complete -c stockade -n "__fish_stockade_needs_command" -f -a "help" -d 'Print t
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, `gvisor` or `microvm` with a kernel of its own besides; after `at-least:` the cheapest from there on that holds everything. The strongest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l runtime -d 'Have an installed OCI runtime make the container: `runc` or `crun` (needs the wall `container`)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l accept-runtime -d 'Use exactly this version of it, whatever is known against its number' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l write -d 'Also let it write PATH' -r
@@ -92,6 +94,8 @@ complete -c stockade -n "__fish_stockade_using_subcommand run" -s h -l help -d '
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, `gvisor` or `microvm` with a kernel of its own besides; after `at-least:` the cheapest from there on that holds everything. The strongest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l runtime -d 'Have an installed OCI runtime make the container: `runc` or `crun` (needs the wall `container`)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l accept-runtime -d 'Use exactly this version of it, whatever is known against its number' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l write -d 'Also let it write PATH' -r
@@ -113,6 +117,8 @@ complete -c stockade -n "__fish_stockade_using_subcommand start" -l name -d 'Nam
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, `gvisor` or `microvm` with a kernel of its own besides; after `at-least:` the cheapest from there on that holds everything. The strongest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand start" -l runtime -d 'Have an installed OCI runtime make the container: `runc` or `crun` (needs the wall `container`)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand start" -l accept-runtime -d 'Use exactly this version of it, whatever is known against its number' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l write -d 'Also let it write PATH' -r
@@ -154,6 +160,8 @@ complete -c stockade -n "__fish_stockade_using_subcommand stop" -s h -l help -d 
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, `gvisor` or `microvm` with a kernel of its own besides; after `at-least:` the cheapest from there on that holds everything. The strongest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l runtime -d 'Have an installed OCI runtime make the container: `runc` or `crun` (needs the wall `container`)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l accept-runtime -d 'Use exactly this version of it, whatever is known against its number' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l write -d 'Also let it write PATH' -r
@@ -177,6 +185,8 @@ complete -c stockade -n "__fish_stockade_using_subcommand explain" -s h -l help 
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, `gvisor` or `microvm` with a kernel of its own besides; after `at-least:` the cheapest from there on that holds everything. The strongest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l runtime -d 'Have an installed OCI runtime make the container: `runc` or `crun` (needs the wall `container`)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l accept-runtime -d 'Use exactly this version of it, whatever is known against its number' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l write -d 'Also let it write PATH' -r
@@ -224,6 +234,8 @@ complete -c stockade -n "__fish_stockade_using_subcommand restore" -l in -d 'Res
 complete -c stockade -n "__fish_stockade_using_subcommand restore" -l json -d 'Print JSON'
 complete -c stockade -n "__fish_stockade_using_subcommand restore" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l wall -d 'Attack the command behind this wall: `process`, `container`, `gvisor`' -r
+complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l runtime -d 'With the wall `container`: made by this OCI runtime, `runc` or `crun`' -r
+complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l accept-runtime -d 'Of exactly this version, whatever is known against its number' -r
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l attack -d 'Run hostile programs inside and show which of them were stopped'
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l all-walls -d 'Attack behind every wall, and print which guarantee each of them holds'
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l json -d 'Print the findings as JSON'
@@ -238,6 +250,8 @@ complete -c stockade -n "__fish_stockade_using_subcommand untrust" -s h -l help 
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, `gvisor` or `microvm` with a kernel of its own besides; after `at-least:` the cheapest from there on that holds everything. The strongest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l runtime -d 'Have an installed OCI runtime make the container: `runc` or `crun` (needs the wall `container`)' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l accept-runtime -d 'Use exactly this version of it, whatever is known against its number' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l write -d 'Also let it write PATH' -r
