@@ -116,10 +116,7 @@ pub fn facts(
         layers: Vec::new(),
         git_identity: Vec::new(),
         git_excludes: Vec::new(),
-        host_name: rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
+        host_name: host_name(),
         redirect: Ability::No {
             reason: "it was not looked for".to_owned(),
             remedy: String::new(),
@@ -163,6 +160,11 @@ pub fn facts(
         error,
     })?;
     Ok(facts)
+}
+
+fn host_name() -> String {
+    let names = rustix::system::uname();
+    names.nodename().to_string_lossy().into_owned()
 }
 
 /// Looks for credentials where the policy could show them.

@@ -342,7 +342,7 @@ fn a_live_workspace_has_no_guard_there_and_a_project_does_not_choose_the_runtime
         world.policy("");
         world.write(
             "project/stockade.toml",
-            &format!("version = 1\n[container]\nruntime = \"{runtime}\"\n"),
+            format!("version = 1\n[container]\nruntime = \"{runtime}\"\n"),
         );
         let refused = world.run(&[], &["true"]).expect_code(125);
         assert!(

@@ -223,27 +223,8 @@ pub fn json(plan: &Plan) -> ExplainV1 {
         network_allow: network_allow(plan),
         network: plan.network.as_ref().map(super::network::json),
         nested_sandbox: plan.nested_sandbox,
-        runtime: plan.guest.as_ref().and_then(|guest| match &guest.kernel {
-            GuestKernel::Hosts(runtime) => Some(KernelV1 {
-                name: runtime.kind.word(),
-                version: runtime.version.clone(),
-                program: runtime.program.to_string(),
-            }),
-            _ => None,
-        }),
-        kernel: plan.guest.as_ref().and_then(|guest| match &guest.kernel {
-            GuestKernel::Hosts(_) => None,
-            GuestKernel::Gvisor(runsc) => Some(KernelV1 {
-                name: "gvisor",
-                version: runsc.version.clone(),
-                program: runsc.program.to_string(),
-            }),
-            GuestKernel::Machine(machine) => Some(KernelV1 {
-                name: "linux",
-                version: machine.release.clone(),
-                program: machine.program.to_string(),
-            }),
-        }),
+        runtime: runtime(plan),
+        kernel: kernel(plan),
         limits: limits(&plan.limits),
         system_calls: match plan.form {
             Form::Seatbelt => Vec::new(),
@@ -252,6 +233,35 @@ pub fn json(plan: &Plan) -> ExplainV1 {
         steps: plan.steps.iter().map(step).collect(),
         guarantees: plan.guarantees.iter().map(guarantee).collect(),
         notes: plan.notes.clone(),
+    }
+}
+
+/// The OCI runtime that makes the container.
+fn runtime(plan: &Plan) -> Option<KernelV1> {
+    match &plan.guest.as_ref()?.kernel {
+        GuestKernel::Hosts(runtime) => Some(KernelV1 {
+            name: runtime.kind.word(),
+            version: runtime.version.clone(),
+            program: runtime.program.to_string(),
+        }),
+        GuestKernel::Gvisor(_) | GuestKernel::Machine(_) => None,
+    }
+}
+
+/// The kernel of the command's own.
+fn kernel(plan: &Plan) -> Option<KernelV1> {
+    match &plan.guest.as_ref()?.kernel {
+        GuestKernel::Hosts(_) => None,
+        GuestKernel::Gvisor(runsc) => Some(KernelV1 {
+            name: "gvisor",
+            version: runsc.version.clone(),
+            program: runsc.program.to_string(),
+        }),
+        GuestKernel::Machine(machine) => Some(KernelV1 {
+            name: "linux",
+            version: machine.release.clone(),
+            program: machine.program.to_string(),
+        }),
     }
 }
 

@@ -154,7 +154,8 @@ fn confined(status: &[u8], mounts: &[u8], own_status: &[u8]) -> io::Result<Strin
         value.map(|value| value.trim().to_owned())
     };
     let filters = |status: &[u8]| field(status, "Seccomp_filters")?.parse::<u32>().ok();
-    let none = |name: &&str| field(status, name).is_none_or(|set| set.trim_matches('0') != "");
+    let none =
+        |name: &&str| field(status, name).is_none_or(|set| !set.trim_matches('0').is_empty());
     let sets = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
     let read_only = |place: &str| {
         let mounts = String::from_utf8_lossy(mounts);
