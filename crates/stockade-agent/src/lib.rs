@@ -9,6 +9,7 @@
 //!
 //! - [`wire`]: the messages and their frames.
 //! - [`buffer`]: bytes of a bounded number on their way in and out.
+//! - [`machine`]: what a machine is told first.
 //! - [`session`]: what the agent does with messages; pure but for [`system`].
 //! - [`system`]: what a session asks of the kernel.
 //!
@@ -25,6 +26,7 @@ mod exec;
 pub mod files;
 #[cfg(feature = "host")]
 pub mod host;
+pub mod machine;
 pub mod session;
 pub mod system;
 pub mod wire;

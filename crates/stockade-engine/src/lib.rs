@@ -18,6 +18,7 @@ mod image;
 pub mod layers;
 pub mod load;
 pub mod log;
+mod machines;
 pub mod names;
 pub mod notice;
 pub mod outcome;

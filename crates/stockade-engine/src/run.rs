@@ -20,7 +20,7 @@ use stockade_policy::facts::{Ability, Facts};
 use stockade_policy::guarantee::Guarantee;
 use stockade_policy::network::rules::Approval;
 use stockade_policy::path::{AbsolutePath, printable};
-use stockade_policy::plan::{Action, Form, Plan, Rule, Step, Unenforceable, Wall};
+use stockade_policy::plan::{Action, Form, GuestKernel, Plan, Rule, Step, Unenforceable, Wall};
 use stockade_policy::policy::{GrantTarget, PathGrant};
 use stockade_sys::rustix::io::read;
 use stockade_sys::signal::{self, Signals};
@@ -45,7 +45,7 @@ use crate::supervise::{Supervised, Supervision, handled_signals};
 use crate::terminal::Terminals;
 use crate::way_out::tally::NetworkSummary;
 use crate::way_out::{Starting, WayOutError};
-use crate::{denials, doctor, image, layers};
+use crate::{denials, doctor, image, layers, machines};
 use opening::Opening;
 
 /// What to run.
@@ -105,7 +105,7 @@ pub struct Planned {
     /// Keeps the image in its place.
     _image: Option<InUse>,
     /// Likewise the machine image.
-    _machine: Option<stockade_vm::store::InUse>,
+    machine: Option<stockade_vm::store::InUse>,
 }
 
 impl Planned {
@@ -287,7 +287,30 @@ pub fn plan_to_run(request: &Request, prepared: &mut Prepared) -> Result<Planned
         // A failure shows again, and is told, when the process is needed.
         prepared.egress = Starting::spawn(request.egress_program.as_deref()).ok();
     }
-    compiled(request, loaded, Ability::Yes)
+    let planned = compiled(request, loaded, Ability::Yes)?;
+    let Some(used) = &planned.machine else {
+        return Ok(planned);
+    };
+    let Some(machine) = machines::that_boots(&planned.plan) else {
+        return Ok(planned);
+    };
+    let of = (machine, planned.plan.network.is_some());
+    let program = request.egress_program.as_deref();
+    request.notices.say(
+        "stockade: a machine of this kind is booted for the first time, and saved so that others \
+         need not",
+    );
+    match machines::save(&planned.loaded.state, used, of, program) {
+        Ok(()) => {
+            drop(planned);
+            compiled(request, load(&request.selection)?, Ability::Yes)
+        }
+        Err(error) => {
+            let words = format!("stockade: note: it was not saved, and boots: {error}");
+            request.notices.say(&words);
+            Ok(planned)
+        }
+    }
 }
 
 /// Whether a plan for this policy has a network part.
@@ -340,7 +363,7 @@ fn compiled(
         base,
         kept: Mutex::new(kept),
         _image: used,
-        _machine: machine,
+        machine,
     })
 }
 
@@ -530,10 +553,25 @@ fn host(hosting: Hosting, planned: &Planned, run: &RunId, log: &Log) -> Result<H
         what: "the agent",
         error,
     };
-    let image = stockade_agent_image::IMAGE;
+    let state = saved_state(planned).map_err(std::io::Error::other);
+    let state = state.map_err(failed)?;
     hosting
-        .begin(image, run, &planned.plan, log)
+        .begin(state, run, &planned.plan, log)
         .map_err(failed)
+}
+
+/// The state from which a machine goes on, seen to be the plan's.
+fn saved_state(planned: &Planned) -> Result<Option<OwnedFd>, stockade_vm::VmError> {
+    let guest = planned.plan.guest.as_ref().map(|guest| &guest.kernel);
+    let (Some(GuestKernel::Machine(machine)), Some(used)) = (guest, &planned.machine) else {
+        return Ok(None);
+    };
+    let Some(digest) = &machine.saved else {
+        return Ok(None);
+    };
+    let network = planned.plan.network.is_some();
+    let state = used.open_saved(machine.memory, network, digest)?;
+    Ok(Some(state.into()))
 }
 
 /// Makes the caches of the plan, and keeps them while the command runs.

@@ -197,7 +197,7 @@ structs! {
     Runtime { kind, program, version }
     Machine {
         program, version, image, release, kernel, kernel_digest, initramfs, initramfs_digest,
-        memory,
+        memory, saved,
     }
     Rule { id, origin, reason }
     Grant { path, access, private, rule }

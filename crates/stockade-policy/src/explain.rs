@@ -80,8 +80,16 @@ pub fn text(plan: &Plan, style: Style, detail: Detail) -> String {
                 runtime.program
             ),
             GuestKernel::Machine(machine) => format!(
-                "Kernel Linux {} of machine image {}, {} MiB, in QEMU {} ({})",
-                machine.release, machine.image, machine.memory, machine.version, machine.program
+                "Kernel Linux {} of machine image {}, {} MiB, {}, in QEMU {} ({})",
+                machine.release,
+                machine.image,
+                machine.memory,
+                match machine.saved {
+                    Some(_) => "restored from a saved state",
+                    None => "booted",
+                },
+                machine.version,
+                machine.program
             ),
         });
     }

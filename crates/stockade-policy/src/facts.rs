@@ -160,8 +160,26 @@ pub enum Gvisor {
 /// Whether a virtual machine can be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MachineFacts {
-    Found(Machine),
-    Missing { reason: String, remedy: String },
+    Found {
+        machine: Machine,
+        /// States from which one can go on instead of booting.
+        saved: Vec<SavedMachine>,
+    },
+    Missing {
+        reason: String,
+        remedy: String,
+    },
+}
+
+/// A machine that was saved before it knew whom it would work for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedMachine {
+    /// In MiB.
+    pub memory: u32,
+    /// Whether it has a network card.
+    pub network: bool,
+    /// SHA-256 of the state.
+    pub digest: String,
 }
 
 /// Whether there is the OCI runtime that the policy names.

@@ -595,6 +595,19 @@ pub struct Machine {
     pub initramfs_digest: String,
     /// Its memory in MiB; 0 until the plan says how much.
     pub memory: u32,
+    /// SHA-256 of the saved state from which it goes on; `None` where it boots.
+    pub saved: Option<String>,
+}
+
+impl Machine {
+    /// What the arguments of its kernel are known by: the host's have none, and
+    /// those of another image another one.
+    pub fn mark(&self) -> &str {
+        const LENGTH: usize = 32;
+        self.initramfs_digest
+            .get(..LENGTH)
+            .unwrap_or(&self.initramfs_digest)
+    }
 }
 
 /// gVisor's program as it was found on this machine.

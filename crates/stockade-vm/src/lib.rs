@@ -10,6 +10,7 @@
 //! - [`modules`]: which modules are needed, and in which order.
 //! - [`initramfs`]: the initial file system.
 //! - [`store`]: what was built, each part with its digest.
+//! - [`saved`]: machines that booted and wait, to go on from.
 //! - [`qemu`]: the command line.
 //!
 //! [`firecracker`] drives machines of another kind, from kernels of any origin.
@@ -21,6 +22,7 @@ pub mod firecracker;
 pub mod initramfs;
 pub mod modules;
 pub mod qemu;
+pub mod saved;
 pub mod source;
 pub mod store;
 mod unpack;
@@ -55,6 +57,8 @@ pub enum VmError {
         "machine image {name}: {file} is not what was built\n  remedy: build it again: `stockade vm build --name {name}`"
     )]
     Altered { name: String, file: &'static str },
+    #[error("QEMU did not save the machine: {reason}")]
+    NotSaved { reason: String },
     #[error("cannot {doing}: {source}")]
     System {
         doing: &'static str,

@@ -17,39 +17,44 @@ pub enum Accelerator {
     Tcg,
 }
 
-/// Whom commands run as in the machine, and what it is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guest<'a> {
-    pub uid: u32,
-    pub gid: u32,
-    pub umask: u32,
-    /// Letters, digits and `-`.
-    pub name: &'a str,
-    /// Directories that are the machine's own memory: temporary ones, because
-    /// the exported view takes neither sockets nor named pipes. One with a
-    /// character that means something to the kernel's command line is left as
-    /// it is.
-    pub private: &'a [&'a Path],
+/// How a machine begins.
+#[derive(Clone, Copy, Debug)]
+pub enum Start<'a> {
+    /// Its kernel boots; the channel is that of [`Start::Restore`].
+    Boot { image: Image<'a>, channel: u32 },
+    /// It goes on from a saved state. Numbers of open descriptors: the state,
+    /// and a connected stream socket to the host's side of the agent's
+    /// protocol.
+    Restore { state: u32, channel: u32 },
+    /// Its kernel boots, and the agent waits for a host that never comes: nobody
+    /// connects to the socket of this path. QEMU's monitor (QMP) is on the
+    /// standard streams, and says when the agent waits.
+    Save { image: Image<'a>, socket: &'a Path },
 }
 
-/// One machine.
+/// What a kernel boots from.
+#[derive(Clone, Copy, Debug)]
+pub struct Image<'a> {
+    pub kernel: &'a Path,
+    pub initramfs: &'a Path,
+    /// What the kernel's arguments are known by: letters and digits.
+    pub mark: &'a str,
+}
+
+/// One machine. A state can only be restored by one that differs from what
+/// was saved in nothing but its start and its root.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine<'a> {
     pub accelerator: Accelerator,
     /// Memory in MiB.
     pub memory: u32,
     pub processors: u32,
-    pub kernel: &'a Path,
-    pub initramfs: &'a Path,
+    pub start: Start<'a>,
     /// What becomes the machine's root.
     pub root: &'a Path,
-    /// Number of an open descriptor: a connected stream socket to the host's
-    /// side of the agent's protocol.
-    pub channel: u32,
     /// Whether it has a network card. What comes from there are connections of
     /// QEMU's own.
     pub network: bool,
-    pub guest: Guest<'a>,
 }
 
 /// Translated code that QEMU keeps, in MiB.
@@ -61,6 +66,13 @@ const TRANSLATED_MIB: u32 = 128;
 /// (RFC 7526), so that no destination is covered by them.
 pub const USER_NETWORK: &str =
     "user,id=net,ipv6=off,net=192.88.99.0/24,host=192.88.99.2,dns=192.88.99.3";
+
+/// The name of the port to the agent, by which the monitor speaks of it.
+pub const PORT: &str = "agent-port";
+
+/// The kernel's argument that tells a machine from the host, the mark of its
+/// image behind it.
+pub const MARK: &str = "stockade=";
 
 /// Kernel arguments of every machine: it is quiet, ends QEMU when it ends, and
 /// does not test what need not be tested again.
@@ -75,22 +87,17 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
         Accelerator::Kvm => ("kvm".to_owned(), "host", ""),
         Accelerator::Tcg => (format!("tcg,tb-size={TRANSLATED_MIB}"), "max", TRANSLATED),
     };
-    let guest = &machine.guest;
-    let kernel_arguments = format!(
-        "{ALWAYS} {more} stockade={}:{}:{:o}:{} stockade_private={}",
-        guest.uid,
-        guest.gid,
-        guest.umask,
-        guest.name,
-        private(guest.private)
-    );
     let root = after(
         "local,id=root,security_model=none,multidevs=remap,path=",
         machine.root,
     );
-    let (kernel, initramfs) = (machine.kernel.into(), machine.initramfs.into());
-    let channel = format!("socket,id=agent,fd={}", machine.channel);
-    let port = "virtserialport,chardev=agent,name=stockade";
+    let channel = match machine.start {
+        Start::Boot { channel, .. } | Start::Restore { channel, .. } => {
+            format!("socket,id=agent,fd={channel}").into()
+        }
+        Start::Save { socket, .. } => after("socket,id=agent,server=on,wait=off,path=", socket),
+    };
+    let port = format!("virtserialport,chardev=agent,name=stockade,id={PORT}");
     let mut arguments: Vec<OsString> = Vec::new();
     let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
     add(
@@ -102,10 +109,19 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
     add("-m", machine.memory.to_string().into());
     add("-smp", machine.processors.to_string().into());
     add("-display", "none".into());
-    add("-kernel", kernel);
-    add("-initrd", initramfs);
-    add("-append", kernel_arguments.into());
-    add("-chardev", channel.into());
+    match machine.start {
+        Start::Boot { image, .. } | Start::Save { image, .. } => {
+            add("-kernel", image.kernel.into());
+            add("-initrd", image.initramfs.into());
+            let mark = image.mark;
+            add("-append", format!("{ALWAYS} {more} {MARK}{mark}").into());
+        }
+        Start::Restore { state, .. } => add("-incoming", format!("fd:{state}").into()),
+    }
+    if let Start::Save { .. } = machine.start {
+        add("-qmp", "stdio".into());
+    }
+    add("-chardev", channel);
     add("-device", "virtio-serial-device".into());
     add("-device", port.into());
     add("-fsdev", root);
@@ -120,14 +136,6 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
     let alone = ["-nodefaults", "-no-user-config", "-no-reboot"];
     arguments.extend(alone.map(OsString::from));
     arguments
-}
-
-/// Paths with `:` between, as the agent reads them.
-fn private(paths: &[&Path]) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@".contains(&byte);
-    let paths = paths.iter().filter_map(|path| path.to_str());
-    let paths: Vec<_> = paths.filter(|path| path.bytes().all(plain)).collect();
-    paths.join(":")
 }
 
 /// An option that ends in a path, in which a comma is written twice.
@@ -147,23 +155,25 @@ fn after(option: &str, path: &Path) -> OsString {
 mod tests {
     use super::*;
 
+    fn image() -> Image<'static> {
+        Image {
+            kernel: Path::new("/state/kernel"),
+            initramfs: Path::new("/state/initramfs"),
+            mark: "0123abc",
+        }
+    }
+
     fn machine() -> Machine<'static> {
         Machine {
             accelerator: Accelerator::Tcg,
             memory: 256,
             processors: 2,
-            kernel: Path::new("/state/kernel"),
-            initramfs: Path::new("/state/initramfs"),
-            root: Path::new("/a,path=/b"),
-            channel: 3,
-            network: false,
-            guest: Guest {
-                uid: 1000,
-                gid: 100,
-                umask: 0o027,
-                name: "sandbox",
-                private: &[],
+            start: Start::Boot {
+                image: image(),
+                channel: 3,
             },
+            root: Path::new("/a,path=/b"),
+            network: false,
         }
     }
 
@@ -181,7 +191,7 @@ mod tests {
             "-accel tcg,tb-size=128 -cpu max -m 256 -smp 2 -display none",
             "-kernel /state/kernel -initrd /state/initramfs",
             "tsc_early_khz=1000000",
-            "stockade=1000:100:27:sandbox",
+            "mitigations=off stockade=0123abc -chardev",
             "-chardev socket,id=agent,fd=3",
             "multidevs=remap,path=/a,,path=/b -device",
         ] {
@@ -192,18 +202,30 @@ mod tests {
     }
 
     #[test]
-    fn a_private_directory_adds_nothing_to_the_kernels_arguments() {
-        let one = machine();
-        let paths = ["/tmp", "/a b", "/a:b", "/a\"b", "/var/tmp"].map(Path::new);
-        let guest = Guest {
-            private: &paths,
-            ..one.guest
+    fn what_is_restored_has_the_devices_of_what_was_saved() {
+        let socket = Path::new("/tmp/agent");
+        let devices = |start| {
+            let text = text(&Machine { start, ..machine() });
+            let devices = text.split(" -device ").skip(1);
+            devices
+                .map(|device| device.split(' ').next().unwrap().to_owned())
+                .collect::<Vec<_>>()
         };
-        let text = text(&Machine { guest, ..one });
-        assert!(
-            text.contains(":sandbox stockade_private=/tmp:/var/tmp -"),
-            "{text}"
-        );
+        let saved = Start::Save {
+            image: image(),
+            socket,
+        };
+        let restored = Start::Restore {
+            state: 4,
+            channel: 3,
+        };
+        assert_eq!(devices(saved), devices(restored));
+        let text = text(&Machine {
+            start: restored,
+            ..machine()
+        });
+        assert!(text.contains("-incoming fd:4"), "{text}");
+        assert!(!text.contains("-kernel") && !text.contains("qmp"), "{text}");
     }
 
     #[test]

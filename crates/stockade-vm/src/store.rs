@@ -3,7 +3,7 @@
 //! ```text
 //! machines/              0700, in the state directory
 //!   lock                 held while images come or go
-//!   images/<name>/       kernel, initramfs, image.json; locked, shared, while in use
+//!   images/<name>/       kernel, initramfs, image.json, saved/; locked, shared, while in use
 //!   partial/<random>/    a build under way, locked by it
 //! ```
 
@@ -64,7 +64,15 @@ pub struct InUse {
     pub image: Image,
     pub kernel: PathBuf,
     pub initramfs: PathBuf,
-    _lock: OwnedFd,
+    /// Its directory, locked.
+    lock: OwnedFd,
+}
+
+impl InUse {
+    /// The directory of the image.
+    pub(crate) fn place(&self) -> BorrowedFd<'_> {
+        self.lock.as_fd()
+    }
 }
 
 impl Store {
@@ -163,11 +171,11 @@ impl Store {
             image,
             kernel: path.join(KERNEL),
             initramfs: path.join(INITRAMFS),
-            _lock: lock,
+            lock,
         })
     }
 
-    fn lock(&self) -> Result<Lock, VmError> {
+    pub(crate) fn lock(&self) -> Result<Lock, VmError> {
         directory::lock(self.directory.as_fd(), "lock").map_err(system("lock the machine images"))
     }
 
@@ -239,15 +247,15 @@ impl Store {
 }
 
 /// A build under way. Dropped, nothing of it is left.
-struct Partial<'a> {
-    store: &'a Store,
+pub(crate) struct Partial<'a> {
+    pub(crate) store: &'a Store,
     name: String,
-    directory: OwnedFd,
+    pub(crate) directory: OwnedFd,
     _lock: Option<Lock>,
 }
 
 impl<'a> Partial<'a> {
-    fn new(store: &'a Store) -> Result<Self, VmError> {
+    pub(crate) fn new(store: &'a Store) -> Result<Self, VmError> {
         let failed = system("begin the build");
         let _whole = store.lock()?;
         let name = directory::random_name().map_err(&failed)?;
@@ -303,7 +311,7 @@ fn digest(content: &[u8]) -> String {
     hexadecimal(Sha256::new_with_prefix(content))
 }
 
-fn digest_of(mut file: std::fs::File) -> io::Result<String> {
+pub(crate) fn digest_of(mut file: impl Read) -> io::Result<String> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 256 << 10];
     loop {

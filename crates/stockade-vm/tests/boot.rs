@@ -2,6 +2,7 @@
 //! agent in it is spoken to. There is no sandbox around QEMU here.
 
 use std::fs;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
@@ -10,12 +11,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use stockade_agent::host::Kind;
-use stockade_agent::wire::{ExecSpec, Reply, Request, Size, Status};
+use stockade_agent::machine::{Birth, ENTROPY_BYTES};
+use stockade_agent::wire::{self, ExecSpec, Reply, Request, Size, Status};
 use stockade_agent_image::IMAGE;
 use stockade_testkit::World;
 use stockade_testkit::agent::{Outcome, Session, spec};
 use stockade_testkit::machine::{QEMU, kernel_package};
-use stockade_vm::qemu::{self, Accelerator, Guest};
+use stockade_vm::qemu::{self, Accelerator, Start};
 use stockade_vm::source::Source;
 use stockade_vm::store::{Image, InUse, Store};
 
@@ -61,19 +63,30 @@ impl Machine {
             accelerator: Accelerator::Tcg,
             memory: 256,
             processors: 1,
-            kernel: &image.kernel,
-            initramfs: &image.initramfs,
-            root,
-            channel: 3,
-            network: false,
-            guest: Guest {
-                uid,
-                gid,
-                umask: 0o027,
-                name: "stockade-test",
-                private: &[Path::new("/tmp")],
+            start: Start::Boot {
+                image: qemu::Image {
+                    kernel: &image.kernel,
+                    initramfs: &image.initramfs,
+                    mark: "test",
+                },
+                channel: 3,
             },
+            root,
+            network: false,
         };
+        let birth = Birth {
+            entropy: [7; ENTROPY_BYTES],
+            seconds: 3_000_000_000,
+            nanoseconds: 0,
+            uid,
+            gid,
+            umask: 0o027,
+            name: b"stockade-test",
+            private: b"/tmp\0",
+        };
+        let mut frame = [0; 256];
+        let length = wire::encode(0, &birth, &mut frame).unwrap();
+        (&channel).write_all(&frame[..length]).unwrap();
         let qemu = Command::new("/bin/sh")
             .args(["-c", r#"exec 3<&0 </dev/null; exec "$0" "$@""#, QEMU])
             .args(qemu::arguments(&machine))
@@ -123,6 +136,7 @@ fn a_machine_is_a_sandbox_with_a_kernel_of_its_own() {
     let world = World::new();
     let mut machine = Machine::start(built, Path::new("/"));
     machine.session.wait_for_hello();
+    assert_eq!(machine.sh("date -u +%Y"), "2065");
     let task = machine.session.ledger.begin(Kind::Clock).unwrap();
     let (seconds, nanoseconds) = (4_000_000_000, 0);
     let clock = Request::SetClock {

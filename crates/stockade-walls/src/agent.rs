@@ -14,6 +14,7 @@ use stockade_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpa
 /// What a launcher needs to start the agent.
 #[derive(Debug)]
 pub struct Agent {
+    /// Or the state of a machine that has it.
     program: OwnedFd,
     channel: OwnedFd,
 }
@@ -37,6 +38,16 @@ impl Agent {
         // A kernel of the command's own takes none that could be written.
         let path = format!("/proc/self/fd/{}", program.as_raw_fd());
         let program = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Self::with(program)
+    }
+
+    /// Makes a channel to an agent that is in a machine already, and hands in
+    /// the saved state from which that goes on.
+    pub fn in_machine(state: OwnedFd) -> io::Result<(Self, OwnedFd)> {
+        Self::with(state)
+    }
+
+    fn with(program: OwnedFd) -> io::Result<(Self, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC;
         let (outside, channel) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         Ok((Self { program, channel }, outside))

@@ -5,13 +5,13 @@
 //! process. What it executes in the end passes two descriptors on, which the
 //! agent within needs: its channel (3), and itself (4).
 
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use stockade_launch::wire;
-use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{GUEST_DIRECTORY, GuestKernel, Machine, Plan, RuntimeKind};
-use stockade_vm::qemu::{self, Accelerator};
+use stockade_vm::qemu::{self, Accelerator, Start};
 
 use crate::oci;
 
@@ -44,59 +44,72 @@ pub(crate) fn config(plan: &Plan, environment: &[(Vec<u8>, Vec<u8>)]) -> Option<
     }
 }
 
-/// Number of the agent's channel in what the launcher executes.
+/// Numbers of the agent's channel and of what comes with it: the agent's program
+/// or, for a machine that has it in its image, a saved state.
 const CHANNEL: u32 = 3;
-
-/// Temporary directories that become the machine's own memory, unless something
-/// else of the view is below them.
-const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+const STATE: u32 = 4;
 
 /// The machine, whose root is the view.
 fn qemu(plan: &Plan, machine: &Machine) -> Vec<Vec<u8>> {
-    let name = plan.guest.as_ref().map_or("", |guest| &guest.host_name);
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
-    let name: String = name
-        .chars()
-        .map(|c| if plain(c) { c } else { '-' })
-        .collect();
-    let private: Vec<&Path> = TEMPORARY
-        .iter()
-        .filter(|path| is_alone(plan, path))
-        .map(Path::new)
-        .collect();
-    let arguments = qemu::arguments(&qemu::Machine {
-        accelerator: Accelerator::Tcg,
-        memory: machine.memory,
-        processors: 1,
-        kernel: Path::new(&format!("{GUEST_DIRECTORY}/kernel")),
-        initramfs: Path::new(&format!("{GUEST_DIRECTORY}/initramfs")),
-        root: Path::new("/"),
-        channel: CHANNEL,
-        network: plan.network.is_some(),
-        guest: qemu::Guest {
-            uid: plan.uid,
-            gid: plan.gid,
-            umask: plan.umask,
-            name: if name.is_empty() { "sandbox" } else { &name },
-            private: &private,
+    let [kernel, initramfs] =
+        ["kernel", "initramfs"].map(|name| Path::new(GUEST_DIRECTORY).join(name));
+    let start = match machine.saved {
+        Some(_) => Start::Restore {
+            state: STATE,
+            channel: CHANNEL,
         },
+        None => Start::Boot {
+            image: qemu::Image {
+                kernel: &kernel,
+                initramfs: &initramfs,
+                mark: machine.mark(),
+            },
+            channel: CHANNEL,
+        },
+    };
+    let arguments = qemu::arguments(&qemu::Machine {
+        start,
+        root: Path::new("/"),
+        ..alike(machine, plan.network.is_some())
     });
     let program = machine.program.as_bytes().to_vec();
     let arguments = arguments.into_iter().map(OsStringExt::into_vec);
     std::iter::once(program).chain(arguments).collect()
 }
 
-/// Whether a path is a private directory with nothing else of the view below.
-fn is_alone(plan: &Plan, path: &str) -> bool {
-    let Ok(path) = AbsolutePath::parse(path) else {
-        return false;
-    };
-    let below = |other: &AbsolutePath| *other != path && other.is_within(&path);
-    plan.grants
-        .iter()
-        .any(|grant| grant.private && grant.path == path)
-        && !plan.grants.iter().any(|grant| below(&grant.path))
-        && !below(&plan.command.directory)
+/// What starts a machine that is saved, to be gone on from by machines of this
+/// plan. It is executed in `directory`, where kernel and initial file system
+/// are; its temporary directory is shown to it, and nobody ever looks.
+pub fn to_save(machine: &Machine, network: bool, directory: &Path) -> Vec<OsString> {
+    let arguments = qemu::arguments(&qemu::Machine {
+        start: Start::Save {
+            image: qemu::Image {
+                kernel: &directory.join("kernel"),
+                initramfs: &directory.join("initramfs"),
+                mark: machine.mark(),
+            },
+            socket: Path::new("/tmp/agent"),
+        },
+        root: Path::new("/tmp"),
+        ..alike(machine, network)
+    });
+    let program = OsString::from_vec(machine.program.as_bytes().to_vec());
+    std::iter::once(program).chain(arguments).collect()
+}
+
+/// What is the same of the machine that is saved and those that are restored.
+fn alike(machine: &Machine, network: bool) -> qemu::Machine<'_> {
+    qemu::Machine {
+        accelerator: Accelerator::Tcg,
+        memory: machine.memory,
+        processors: 1,
+        start: Start::Restore {
+            state: STATE,
+            channel: CHANNEL,
+        },
+        root: Path::new("/"),
+        network,
+    }
 }
 
 /// An OCI runtime. Places are those of `stockade-launch/src/view/runtime.rs`.

@@ -4,37 +4,32 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use serde_json::Value;
-use stockade_testkit::machine::kernel_package;
+use stockade_testkit::machine::{QEMU, kernel_package};
 use stockade_testkit::net::{Internet, ORIGIN};
 use stockade_testkit::tools::soon;
 use stockade_testkit::{Finished, World, processes_with};
 
 /// What is given up by name: exact limits, where this user has no control group.
-/// The memory of QEMU and the machine tells the machines of the tests apart.
-fn policy(memory: u32) -> String {
-    let memory = memory + QEMU_MIB;
-    format!("wall = \"microvm\"\nweaken = [\"PR7\"]\n[limits]\nmemory = \"{memory}MiB\"\n")
-}
-
-/// What QEMU itself may take of the limit.
-const QEMU_MIB: u32 = 256;
+const POLICY: &str = "wall = \"microvm\"\nweaken = [\"PR7\"]\n[limits]\nmemory = \"556MiB\"\n";
 
 fn stockade(world: &World, arguments: &[&str]) -> Finished {
     Finished::of(world.stockade().args(arguments).output().unwrap())
 }
 
-/// A world with a machine image. It is built once: unpacking half a gigabyte
-/// takes longer than to boot.
-fn with_image(test: &str, memory: u32) -> Option<World> {
+/// A world with a machine image and a saved machine. Both are made once: to unpack
+/// half a gigabyte takes longer than to boot, and to boot longer than to go on.
+fn with_image(test: &str) -> Option<World> {
     static IMAGE: OnceLock<(World, PathBuf)> = OnceLock::new();
     let package = kernel_package(test)?;
     let (_, image) = IMAGE.get_or_init(|| {
+        remove_images_of_the_dead();
         let world = World::new();
+        world.write(IMAGE_OF, &std::process::id().to_string());
         let package = package.to_str().unwrap();
         let built = stockade(
             &world,
@@ -49,11 +44,16 @@ fn with_image(test: &str, memory: u32) -> Option<World> {
                 .starts_with("6."),
             "{built}"
         );
+        world.policy(POLICY);
+        let run = world.run(&[], &["true"]).expect_code(0);
+        let said = "booted for the first time";
+        assert!(run.stderr.contains(said), "{}", run.stderr);
+        assert!(!run.stderr.contains("was not saved"), "{}", run.stderr);
         let image = world.home.join(".local/state/stockade/machines");
         (world, image)
     });
     let world = World::new();
-    world.policy(&policy(memory));
+    world.policy(POLICY);
     let state = world.home.join(".local/state/stockade");
     fs::create_dir_all(&state).unwrap();
     let copied = Command::new("cp").arg("-a").arg(image).arg(&state).status();
@@ -63,9 +63,27 @@ fn with_image(test: &str, memory: u32) -> Option<World> {
     Some(world)
 }
 
+/// Beside the home of a world with an image: the process whose tests it is for.
+/// What is kept for all tests of a process is never dropped by it.
+const IMAGE_OF: &str = "image-of";
+
+/// Removes what earlier test processes kept.
+fn remove_images_of_the_dead() {
+    let worlds = fs::read_dir("/var/tmp").unwrap().flatten();
+    for world in worlds.map(|entry| entry.path()) {
+        let Ok(process) = fs::read_to_string(world.join("home").join(IMAGE_OF)) else {
+            continue;
+        };
+        if !Path::new("/proc").join(process).exists() {
+            // Another process may be about the same.
+            let _left = fs::remove_dir_all(world).is_err();
+        }
+    }
+}
+
 #[test]
 fn ordinary_work_is_done_in_a_machine_with_its_own_kernel() {
-    let Some(world) = with_image("ordinary_work_is_done_in_a_machine", 301) else {
+    let Some(world) = with_image("ordinary_work_is_done_in_a_machine") else {
         return;
     };
     let listed: Value =
@@ -99,18 +117,27 @@ fn ordinary_work_is_done_in_a_machine_with_its_own_kernel() {
             .contains("/proc/cmdline of the agent's kernel says"),
         "{report}"
     );
-    nothing_is_left(301);
+    nothing_is_left(&world);
 }
 
-/// No machine with this much memory runs.
-fn nothing_is_left(memory: u32) {
-    let machine = format!(" -m {memory} ");
-    assert!(soon(|| processes_with(&machine).is_empty()));
+/// No machine of this world runs.
+fn nothing_is_left(world: &World) {
+    assert!(soon(|| machines_of(world) == 0));
+}
+
+/// How many machines run whose view has the project of this world for its
+/// directory.
+fn machines_of(world: &World) -> usize {
+    let machines = processes_with(QEMU).into_iter();
+    let directory = |process| fs::read_link(format!("/proc/{process}/cwd"));
+    machines
+        .filter(|&process| directory(process).is_ok_and(|at| at.starts_with(&world.project)))
+        .count()
 }
 
 #[test]
 fn a_guarded_name_is_held_in_a_live_workspace() {
-    let Some(world) = with_image("a_guarded_name_is_held_in_a_live_workspace", 302) else {
+    let Some(world) = with_image("a_guarded_name_is_held_in_a_live_workspace") else {
         return;
     };
     world.outside_sh("git init -q .").ok();
@@ -135,7 +162,7 @@ fn a_guarded_name_is_held_in_a_live_workspace() {
 
 #[test]
 fn a_machine_stays_and_is_gone_when_it_is_stopped_or_killed() {
-    let Some(world) = with_image("a_machine_stays", 303) else {
+    let Some(world) = with_image("a_machine_stays") else {
         return;
     };
     stockade(&world, &["start", "--name", "box"]).ok();
@@ -147,7 +174,7 @@ fn a_machine_stays_and_is_gone_when_it_is_stopped_or_killed() {
     assert_eq!(exec("cat /tmp/kept").ok(), "one");
     exec("exit 3").expect_code(3);
     stockade(&world, &["stop", "box"]).ok();
-    nothing_is_left(303);
+    nothing_is_left(&world);
     let mut run = world.stockade();
     let mut run = run
         .args(["run", "--", "sh", "-c", "touch here; sleep 1000"])
@@ -155,15 +182,15 @@ fn a_machine_stays_and_is_gone_when_it_is_stopped_or_killed() {
         .spawn()
         .unwrap();
     assert!(soon_after_boot(|| world.project.join("here").exists()));
-    assert!(!processes_with(" -m 303 ").is_empty());
+    assert_eq!(machines_of(&world), 1);
     run.kill().unwrap();
     run.wait().unwrap();
-    nothing_is_left(303);
+    nothing_is_left(&world);
 }
 
 #[test]
 fn only_named_hosts_are_reached_from_a_machine() {
-    let Some(world) = with_image("only_named_hosts_are_reached_from_a_machine", 305) else {
+    let Some(world) = with_image("only_named_hosts_are_reached_from_a_machine") else {
         return;
     };
     let internet = Internet::start(&world);
@@ -175,7 +202,7 @@ fn only_named_hosts_are_reached_from_a_machine() {
     let file = world.home.join(".config/stockade/stockade.toml");
     let network = fs::read_to_string(&file).unwrap();
     let (version, network) = network.split_once('\n').unwrap();
-    fs::write(&file, format!("{version}\n{}{network}", policy(305))).unwrap();
+    fs::write(&file, format!("{version}\n{POLICY}{network}")).unwrap();
     // Listens on the machine's loopback, to which nothing leads.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -203,7 +230,7 @@ fn only_named_hosts_are_reached_from_a_machine() {
     for (to, code) in [("origin.test:443", 0), ("evil.test:443", 1)] {
         stockade(&world, &["test", "connect", to]).expect_code(code);
     }
-    nothing_is_left(305);
+    nothing_is_left(&world);
 }
 
 /// Tries names and addresses with and without the proxy, and a datagram. One
@@ -232,16 +259,77 @@ try:
 except OSError: print("datagram: nothing")
 "#;
 
+/// What two machines that go on from one state must not have in common: random
+/// numbers, what programs are laid out by, the id of the boot.
+#[test]
+fn a_restored_machine_is_nobody_elses() {
+    let Some(world) = with_image("a_restored_machine_is_nobody_elses") else {
+        return;
+    };
+    let saved = world
+        .home
+        .join(".local/state/stockade/machines/images/default/saved/300-0");
+    let explained = || {
+        let text = stockade(&world, &["explain", "--json", "--", "true"]).ok();
+        let plan: Value = serde_json::from_str(&text).unwrap();
+        plan["kernel"]["saved"].as_str().map(str::to_owned)
+    };
+    let script = "head -c 16 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/boot_id; \
+        cat /proc/sys/kernel/random/uuid; grep -c stack /proc/self/maps; date +%s; \
+        hostname; ls -A /tmp; echo mine > /tmp/mine";
+    let report = world.outside().join("report.json");
+    let options = ["--report", report.to_str().unwrap()];
+    let mut machines = Vec::new();
+    for _ in 0..2 {
+        let run = world.run(&options, &["sh", "-c", script]).expect_code(0);
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+        let lines: Vec<String> = run.stdout.lines().map(str::to_owned).collect();
+        let clock: u64 = lines[4].parse().unwrap();
+        assert!(clock.abs_diff(since) < 600, "{clock} {since}");
+        // Nothing of the one before is in its memory.
+        assert_eq!(lines.len(), 6, "{run:?}");
+        let report = fs::read_to_string(&report).unwrap();
+        assert!(report.contains("restored from a saved state"), "{report}");
+        machines.push(lines);
+    }
+    for line in 0..3 {
+        assert_ne!(machines[0][line], machines[1][line]);
+    }
+    assert_eq!(machines[0][5], machines[1][5]);
+    assert!(explained().is_some());
+    // What is not what was saved is refused, and what another QEMU made is made again.
+    let state = fs::read(saved.join("state")).unwrap();
+    let mut other = state.clone();
+    other[state.len() / 2] ^= 1;
+    fs::write(saved.join("state"), other).unwrap();
+    let refused = world.run(&[], &["true"]).expect_code(125);
+    assert!(
+        refused.stderr.contains("state is not what was built"),
+        "{}",
+        refused.stderr
+    );
+    let meta = fs::read_to_string(saved.join("saved.json")).unwrap();
+    let meta = meta.replace("\"qemu\": \"", "\"qemu\": \"another ");
+    fs::write(saved.join("saved.json"), meta).unwrap();
+    let run = world.run(&[], &["true"]).expect_code(0);
+    assert!(
+        run.stderr.contains("booted for the first time"),
+        "{}",
+        run.stderr
+    );
+    nothing_is_left(&world);
+}
+
 #[test]
 fn what_a_machine_cannot_be_offered_is_refused() {
-    let Some(world) = with_image("what_a_machine_cannot_be_offered_is_refused", 306) else {
+    let Some(world) = with_image("what_a_machine_cannot_be_offered_is_refused") else {
         return;
     };
     for (table, says) in [
         ("host_ports = [5432]", "offers a port of the host"),
         ("publish = [\"3000\"]", "publishes a port"),
     ] {
-        world.policy(&format!("{}[network]\n{table}\n", policy(306)));
+        world.policy(&format!("{POLICY}[network]\n{table}\n"));
         let refused = world.run(&[], &["true"]).expect_code(125);
         for part in ["NT1", says, "use a weaker wall"] {
             assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
@@ -256,7 +344,7 @@ fn soon_after_boot(mut condition: impl FnMut() -> bool) -> bool {
 
 #[test]
 fn without_an_image_or_with_another_one_nothing_runs() {
-    let Some(world) = with_image("without_an_image_or_with_another_one", 304) else {
+    let Some(world) = with_image("without_an_image_or_with_another_one") else {
         return;
     };
     let state = world

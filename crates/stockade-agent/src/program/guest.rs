@@ -28,18 +28,13 @@ use rustix::thread::{
     set_keep_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
 };
+use rustix::time::{ClockId, clock_settime};
+use stockade_agent::machine::{BIRTH_BYTES_MAX, Birth};
 use stockade_agent::system;
-use stockade_agent::wire::{self, PATH_BYTES_MAX, Reply};
+use stockade_agent::wire::{self, HEADER_BYTES, PATH_BYTES_MAX, Reply};
 
 use crate::raw::{self, Interface};
 
-/// What the kernel hands on from its command line: `UID:GID:UMASK:NAME`, the
-/// ids decimal, the mask octal.
-const PARAMETER: &[u8] = b"stockade=";
-/// Likewise, directories of the view that become the machine's own memory, with
-/// `:` between: temporary ones, which nobody outside looks into. The exported
-/// view takes neither sockets nor named pipes.
-const PRIVATE: &[u8] = b"stockade_private=";
 /// The name of the virtio port to the host.
 const PORT: &[u8] = b"stockade\n";
 /// How the view is mounted. Nothing of it is kept longer than it is open,
@@ -98,9 +93,14 @@ fn while_<T>(doing: &'static str, result: io::Result<T>) -> Step<T> {
 
 /// Makes a sandbox of the machine; the channel to the host.
 pub fn enter() -> Result<OwnedFd, ()> {
+    // What the kernel did not know of its arguments is no command's business.
+    raw::forget_environment();
     // Before there is a channel, nobody can be told.
     let channel = devices().and_then(|()| channel()).map_err(|_| ())?;
-    match Identity::from_kernel().and_then(|identity| settle(&identity)) {
+    // A saved state was taken while this program waited there, so that whatever
+    // follows is done by each machine for itself.
+    let mut space = [0; BIRTH_BYTES_MAX];
+    match birth(&channel, &mut space).and_then(|birth| settle(&birth)) {
         Ok(()) => Ok(channel),
         Err((doing, error)) => {
             refuse(&channel, doing, error);
@@ -109,41 +109,47 @@ pub fn enter() -> Result<OwnedFd, ()> {
     }
 }
 
-/// Who commands are to be, and what the machine is called.
-struct Identity {
-    uid: Uid,
-    gid: Gid,
-    umask: Mode,
-    name: &'static [u8],
-    private: &'static [u8],
+/// The first frame of the host. Nothing behind it is taken from the channel.
+fn birth<'a>(channel: &OwnedFd, space: &'a mut [u8; BIRTH_BYTES_MAX]) -> Step<Birth<'a>> {
+    let understood = ("understand what it is to be", Errno::PROTO);
+    let mut header = [0; HEADER_BYTES];
+    while_("hear what it is to be", fill(channel, &mut header))?;
+    let (length, _) = wire::header(header).map_err(|_| understood)?;
+    let body = space.get_mut(..length).ok_or(understood)?;
+    while_("hear what it is to be", fill(channel, body))?;
+    wire::decode(body).map_err(|_| understood)
 }
 
-impl Identity {
-    fn from_kernel() -> Step<Self> {
-        let find =
-            |name| raw::environment().find_map(|variable| variable.to_bytes().strip_prefix(name));
-        let private = find(PRIVATE).unwrap_or_default();
-        let identity = find(PARAMETER).and_then(|text| Self::parse(text, private));
-        let identity = identity.ok_or(("read who commands are to be", Errno::INVAL));
-        raw::forget_environment();
-        identity
+/// Reads until there is no more room.
+fn fill(channel: &OwnedFd, mut target: &mut [u8]) -> io::Result<()> {
+    while !target.is_empty() {
+        match io::read(channel, &mut *target) {
+            Ok(0) => return Err(Errno::PIPE),
+            Ok(length) => target = target.get_mut(length..).unwrap_or_default(),
+            Err(Errno::AGAIN) => {
+                poll(&mut [PollFd::new(channel, PollFlags::IN)], None)?;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
     }
+    Ok(())
+}
 
-    fn parse(text: &'static [u8], private: &'static [u8]) -> Option<Self> {
-        let mut parts = text.split(|&byte| byte == b':');
-        let mut number = |radix| {
-            let digits = core::str::from_utf8(parts.next()?).ok()?;
-            u32::from_str_radix(digits, radix).ok()
-        };
-        let (uid, gid, mask) = (number(10)?, number(10)?, number(8)?);
-        Some(Self {
-            uid: Uid::from_raw(uid),
-            gid: Gid::from_raw(gid),
-            umask: Mode::from_raw_mode(mask & 0o777),
-            name: parts.next().filter(|name| !name.is_empty())?,
-            private,
-        })
-    }
+/// Random numbers and a clock of its own, before anything can ask for them.
+fn begin(birth: &Birth<'_>) -> Step<()> {
+    let plain = |system::Errno(number)| Errno::from_raw_os_error(number);
+    let device = while_(
+        "open the random numbers",
+        open(c"/dev/urandom", OFlags::WRONLY),
+    )?;
+    let added = raw::add_entropy(&device, &birth.entropy).map_err(plain);
+    while_("make random numbers its own", added)?;
+    let now = Timespec {
+        tv_sec: birth.seconds,
+        tv_nsec: birth.nanoseconds.into(),
+    };
+    while_("set the clock", clock_settime(ClockId::Realtime, now))
 }
 
 /// The machine's devices, and standard streams that lead nowhere.
@@ -241,7 +247,8 @@ fn wait_for_host(port: &OwnedFd) -> io::Result<()> {
     }
 }
 
-fn settle(identity: &Identity) -> Step<()> {
+fn settle(birth: &Birth<'_>) -> Step<()> {
+    begin(birth)?;
     view()?;
     fresh_dev()?;
     for (path, value) in SETTINGS {
@@ -256,7 +263,7 @@ fn settle(identity: &Identity) -> Step<()> {
     let flags = MountFlags::BIND | HARMLESS | MountFlags::RDONLY;
     while_("protect /proc", mount_remount(c"/root/proc", flags, c""))?;
     let is_connected = network()?;
-    while_("name the machine", sethostname(identity.name))?;
+    while_("name the machine", sethostname(birth.name))?;
     while_("enter the view", chdir(c"/root"))?;
     while_("enter the view", mount_move(c"/root", c"/"))?;
     while_("enter the view", chroot(c"."))?;
@@ -264,8 +271,8 @@ fn settle(identity: &Identity) -> Step<()> {
     if is_connected {
         resolver()?;
     }
-    private_directories(identity.private)?;
-    give_up(identity)
+    private_directories(birth.private)?;
+    give_up(birth)
 }
 
 /// Nothing on such a mount gives rights.
@@ -315,10 +322,7 @@ fn fresh_dev() -> Step<()> {
 /// Memory in place of directories, which keep owner and mode.
 fn private_directories(paths: &[u8]) -> Step<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    for path in paths
-        .split(|&byte| byte == b':')
-        .filter(|path| !path.is_empty())
-    {
+    for path in wire::strings(paths) {
         let mut name = [0; PATH_BYTES_MAX + 1];
         let target = name[..PATH_BYTES_MAX].get_mut(..path.len());
         target
@@ -381,8 +385,8 @@ fn resolver() -> Step<()> {
 
 /// Becomes who commands are. Only the clock stays the agent's to set; a
 /// program that it executes cannot have that, whoever it runs as.
-fn give_up(identity: &Identity) -> Step<()> {
-    umask(identity.umask);
+fn give_up(birth: &Birth<'_>) -> Step<()> {
+    umask(Mode::from_raw_mode(birth.umask & 0o777));
     for number in 0..u64::BITS {
         match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
             Ok(()) => {}
@@ -392,7 +396,7 @@ fn give_up(identity: &Identity) -> Step<()> {
         }
     }
     while_("keep the clock", set_keep_capabilities(true))?;
-    let (uid, gid) = (identity.uid, identity.gid);
+    let (uid, gid) = (Uid::from_raw(birth.uid), Gid::from_raw(birth.gid));
     while_("leave all groups", set_thread_groups(&[gid]))?;
     while_("change the group", set_thread_res_gid(gid, gid, gid))?;
     while_("change the user", set_thread_res_uid(uid, uid, uid))?;

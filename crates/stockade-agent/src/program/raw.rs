@@ -15,6 +15,7 @@ use core::ptr::{self, null};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use stockade_agent::machine::ENTROPY_BYTES;
 use stockade_agent::system::Errno;
 use stockade_agent::wire::{self, STRINGS_MAX};
 
@@ -307,6 +308,32 @@ pub fn terminal_number(master: &OwnedFd) -> Result<u32, Errno> {
     // SAFETY: the call writes one number of this size there.
     check(unsafe { call(number::IOCTL, arguments) })?;
     Ok(number)
+}
+
+/// Gives the kernel bytes that nobody else has, and makes it draw all that it
+/// hands out from now on from them too (random(4)). `device` is one of its
+/// random devices.
+pub fn add_entropy(device: &OwnedFd, bytes: &[u8; ENTROPY_BYTES]) -> Result<(), Errno> {
+    /// The same for both architectures.
+    const RNDADDENTROPY: usize = 0x4008_5203;
+    const RNDRESEEDCRNG: usize = 0x5207;
+    // struct rand_pool_info: how many bits, how many bytes, the bytes.
+    let mut pool = [0u8; 8 + ENTROPY_BYTES];
+    let length = ENTROPY_BYTES as u32;
+    pool[..4].copy_from_slice(&(8 * length).to_ne_bytes());
+    pool[4..8].copy_from_slice(&length.to_ne_bytes());
+    pool[8..].copy_from_slice(bytes);
+    let device = device.as_raw_fd() as usize;
+    // SAFETY: the request reads as many bytes as it says are there.
+    check(unsafe {
+        call(
+            number::IOCTL,
+            [device, RNDADDENTROPY, pool.as_ptr() as usize, 0, 0],
+        )
+    })?;
+    // SAFETY: takes integers.
+    check(unsafe { call(number::IOCTL, [device, RNDRESEEDCRNG, 0, 0, 0]) })?;
+    Ok(())
 }
 
 /// A network card with one address of version 4.

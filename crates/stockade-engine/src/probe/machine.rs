@@ -2,9 +2,10 @@
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use stockade_policy::facts::MachineFacts;
+use stockade_policy::facts::{MachineFacts, SavedMachine};
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::Machine;
 use stockade_vm::store::{InUse, Store};
@@ -37,9 +38,39 @@ fn missing(reason: impl Into<String>) -> MachineFacts {
 /// as the second value lives.
 pub fn found(state: BorrowedFd<'_>) -> (MachineFacts, Option<InUse>) {
     match look(state) {
-        Ok((machine, used)) => (MachineFacts::Found(machine), Some(used)),
+        Ok((machine, used)) => {
+            let saved = saved(&machine, &used);
+            (MachineFacts::Found { machine, saved }, Some(used))
+        }
         Err(reason) => (missing(reason), None),
     }
+}
+
+/// From what a machine can go on.
+fn saved(machine: &Machine, used: &InUse) -> Vec<SavedMachine> {
+    let Some(qemu) = qemu(machine) else {
+        return Vec::new();
+    };
+    let saved = used.saved(&qemu).into_iter();
+    let saved = saved.map(|one| SavedMachine {
+        memory: one.memory,
+        network: one.network,
+        digest: one.digest,
+    });
+    saved.collect()
+}
+
+/// What tells one QEMU from another: its version, and the file that it is. `None`
+/// when nobody can tell.
+pub fn qemu(machine: &Machine) -> Option<String> {
+    let file = std::fs::metadata(machine.program.as_path()).ok()?;
+    Some(format!(
+        "{} {} {}.{}",
+        machine.version,
+        file.size(),
+        file.mtime(),
+        file.mtime_nsec()
+    ))
 }
 
 fn look(state: BorrowedFd<'_>) -> Result<(Machine, InUse), String> {
@@ -62,6 +93,7 @@ fn look(state: BorrowedFd<'_>) -> Result<(Machine, InUse), String> {
         initramfs: absolute(&used.initramfs)?,
         initramfs_digest: used.image.initramfs.clone(),
         memory: 0,
+        saved: None,
     };
     Ok((machine, used))
 }

@@ -6,6 +6,7 @@
 //! agent gives and by what waits for it. An agent that says what cannot be true
 //! ends the sandbox; a caller that does is let go.
 
+mod birth;
 mod end;
 mod kernel;
 mod one;
@@ -148,15 +149,19 @@ pub struct Host {
 }
 
 impl Hosting {
-    /// Prepares the agent and its channel.
+    /// Prepares the agent and its channel; `state` is that of a machine, where
+    /// the plan goes on from one.
     pub(crate) fn begin(
         mut self,
-        image: &[u8],
+        state: Option<OwnedFd>,
         run: &RunId,
         plan: &Plan,
         log: &Log,
     ) -> io::Result<Host> {
-        let (agent, channel) = Agent::prepare(image)?;
+        let (agent, channel) = match state {
+            Some(state) => Agent::in_machine(state)?,
+            None => Agent::prepare(stockade_agent_image::IMAGE)?,
+        };
         if let Self::Stay { reserved, .. } = &mut self {
             reserved.describe(run, plan);
         }
@@ -166,6 +171,7 @@ impl Hosting {
             host.kernel = Kernel::unseen(guest.kernel.clone());
             if matches!(guest.kernel, GuestKernel::Machine(_)) {
                 host.own = Some(Own::of(plan));
+                birth::introduce(&mut host.link, plan)?;
                 host.phase = Phase::Greeting {
                     until: Instant::now() + BOOT_MAX,
                 };

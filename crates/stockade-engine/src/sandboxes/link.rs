@@ -8,6 +8,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, read};
 use stockade_agent::buffer::Inbox;
 use stockade_agent::host::{Accepted, Ledger, Violation};
+use stockade_agent::machine::{Birth, ENTROPY_BYTES};
 use stockade_agent::wire::{Reply, Request, VERSION, WireError, decode};
 use stockade_sys::rustix;
 
@@ -41,6 +42,17 @@ impl Link {
         };
         link.send(0, &Request::Hello { version: VERSION });
         Ok(link)
+    }
+
+    /// Has a machine told what it is before it is greeted. To be called before
+    /// anything was sent.
+    pub(super) fn introduce(&mut self, birth: &Birth<'_>) {
+        let carried = ENTROPY_BYTES + birth.name.len() + birth.private.len();
+        self.outbox = Outbox::default();
+        if self.outbox.push(0, birth, carried).is_err() {
+            self.closed = true;
+        }
+        self.send(0, &Request::Hello { version: VERSION });
     }
 
     pub(super) fn channel(&self) -> BorrowedFd<'_> {

@@ -81,7 +81,7 @@ fn runtime() -> RuntimeFacts {
 }
 
 fn machine() -> MachineFacts {
-    MachineFacts::Found(Machine {
+    let machine = Machine {
         program: path("/usr/bin/qemu-system-x86_64"),
         version: "7.2".to_owned(),
         image: "default".to_owned(),
@@ -91,7 +91,10 @@ fn machine() -> MachineFacts {
         initramfs: path("/state/initramfs"),
         initramfs_digest: "i".to_owned(),
         memory: 0,
-    })
+        saved: None,
+    };
+    let saved = Vec::new();
+    MachineFacts::Found { machine, saved }
 }
 
 /// A laptop of an ordinary user, without control groups.

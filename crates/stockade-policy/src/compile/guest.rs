@@ -2,7 +2,7 @@
 //! OCI runtime: whether this machine has it, what the plan says of it, and what
 //! is not held where there is one.
 
-use crate::facts::{Facts, Gvisor, MachineFacts, RuntimeFacts};
+use crate::facts::{Facts, Gvisor, MachineFacts, RuntimeFacts, SavedMachine};
 use crate::guarantee::Guarantee::{self, *};
 use crate::plan::{Form, Guest, GuestKernel, Limits, Machine, Runtime, Wall, WorkspaceMode};
 use crate::policy::Policy;
@@ -200,10 +200,17 @@ pub(super) fn in_plan(policy: &Policy, facts: &Facts, limits: &Limits) -> Option
             Gvisor::Missing { .. } => return None,
         },
         Wall::Microvm => match &facts.machine {
-            MachineFacts::Found(machine) => GuestKernel::Machine(Machine {
-                memory: memory(limits),
-                ..machine.clone()
-            }),
+            MachineFacts::Found { machine, saved } => {
+                let memory = memory(limits);
+                let network = policy.network.opens_anything();
+                let fits = |one: &&SavedMachine| one.memory == memory && one.network == network;
+                let saved = saved.iter().find(fits).map(|one| one.digest.clone());
+                GuestKernel::Machine(Machine {
+                    memory,
+                    saved,
+                    ..machine.clone()
+                })
+            }
             MachineFacts::Missing { .. } => return None,
         },
         _ => match (policy.oci_runtime(), &facts.runtime) {
@@ -456,6 +463,34 @@ mod tests {
         assert_eq!(memory(&limits), 192);
         limits.memory_bytes = None;
         assert_eq!(memory(&limits), 2048);
+    }
+
+    #[test]
+    fn a_saved_state_is_gone_on_from_where_it_fits() {
+        let mut policy = policy();
+        policy.wall = (Wall::Microvm, rule("wall"));
+        policy.weaken = vec![(PR7, rule("weaken"))];
+        let mut facts = facts();
+        let saved = |facts: &Facts| match compiled(&policy, facts).unwrap().guest.unwrap().kernel {
+            GuestKernel::Machine(machine) => machine.saved,
+            GuestKernel::Gvisor(_) => None,
+        };
+        assert_eq!(saved(&facts), None);
+        let limits = compiled(&policy, &facts).unwrap().limits;
+        let one = |memory, network, digest: &str| SavedMachine {
+            memory,
+            network,
+            digest: digest.to_owned(),
+        };
+        let memory = memory(&limits);
+        if let MachineFacts::Found { saved, .. } = &mut facts.machine {
+            *saved = vec![
+                one(memory + 1, false, "larger"),
+                one(memory, true, "with a card"),
+                one(memory, false, "this one"),
+            ];
+        }
+        assert_eq!(saved(&facts).as_deref(), Some("this one"));
     }
 
     #[test]

@@ -237,7 +237,7 @@ impl StepList<'_> {
 
     /// Puts kernel and initial file system of a machine into the view.
     fn machine(&mut self, facts: &Facts) {
-        let MachineFacts::Found(machine) = &facts.machine else {
+        let MachineFacts::Found { machine, .. } = &facts.machine else {
             return;
         };
         let mode = 0o700;

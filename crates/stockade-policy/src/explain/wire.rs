@@ -58,6 +58,9 @@ pub struct KernelV1 {
     pub version: String,
     /// The program that starts it.
     pub program: String,
+    /// SHA-256 of the saved state from which a machine goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saved: Option<String>,
 }
 
 /// An image that was imported.
@@ -243,6 +246,7 @@ fn runtime(plan: &Plan) -> Option<KernelV1> {
             name: runtime.kind.word(),
             version: runtime.version.clone(),
             program: runtime.program.to_string(),
+            saved: None,
         }),
         GuestKernel::Gvisor(_) | GuestKernel::Machine(_) => None,
     }
@@ -256,11 +260,13 @@ fn kernel(plan: &Plan) -> Option<KernelV1> {
             name: "gvisor",
             version: runsc.version.clone(),
             program: runsc.program.to_string(),
+            saved: None,
         }),
         GuestKernel::Machine(machine) => Some(KernelV1 {
             name: "linux",
             version: machine.release.clone(),
             program: machine.program.to_string(),
+            saved: machine.saved.clone(),
         }),
     }
 }

@@ -8,6 +8,7 @@ use stockade_agent::host::Kind;
 use stockade_agent::wire::{FileRequest, Reply, Request};
 use stockade_policy::path::printable;
 use stockade_policy::plan::GuestKernel;
+use stockade_vm::qemu::MARK;
 
 use super::Host;
 
@@ -20,8 +21,6 @@ const ARGUMENTS: &str = "/proc/cmdline";
 const STATUS: &str = "/proc/self/status";
 /// What is mounted for who asks (proc_pid_mountinfo(5)).
 const MOUNTS: &str = "/proc/self/mountinfo";
-/// What only a machine's kernel is started with.
-const MACHINE: &[u8] = b" stockade=";
 /// Longest answer that is looked at, in bytes: the mounts of a large view.
 const BYTES_MAX: usize = 256 << 10;
 
@@ -116,24 +115,34 @@ impl Kernel {
 fn judged(place: &GuestKernel, answers: &[Vec<u8>]) -> io::Result<String> {
     let of_host = |path: &str| std::fs::read(path);
     match (place, answers) {
-        (GuestKernel::Gvisor(_), [said]) => another(VERSION, said, &of_host(VERSION)?),
-        (GuestKernel::Machine(_), [said]) => another(ARGUMENTS, said, &of_host(ARGUMENTS)?),
+        (GuestKernel::Gvisor(_), [said]) => another(place, said, &of_host(VERSION)?),
+        (GuestKernel::Machine(_), [said]) => another(place, said, &of_host(ARGUMENTS)?),
         (GuestKernel::Hosts(_), [status, mounts]) => confined(status, mounts, &of_host(STATUS)?),
         _ => Err(io::Error::other("it was not asked where it runs (AU2)")),
     }
 }
 
-/// What shows that a kernel is another one than the host's.
-fn another(path: &str, said: &[u8], host: &[u8]) -> io::Result<String> {
+/// What shows that a kernel is another one than the host's, and the plan's.
+fn another(place: &GuestKernel, said: &[u8], host: &[u8]) -> io::Result<String> {
     let said = said.trim_ascii();
     let differs = !said.is_empty() && said != host.trim_ascii();
-    let expected = match path {
-        ARGUMENTS => said.windows(MACHINE.len()).any(|part| part == MACHINE),
-        _ => said.starts_with(b"Linux version "),
+    let (expected, since) = match place {
+        GuestKernel::Gvisor(_) => (said.starts_with(b"Linux version "), ""),
+        GuestKernel::Hosts(_) => (false, ""),
+        GuestKernel::Machine(machine) => {
+            let mark = format!("{MARK}{}", machine.mark());
+            let mut words = said.split(|&byte| byte == b' ');
+            let since = match machine.saved {
+                Some(_) => "; it was restored from a saved state",
+                None => "; it booted",
+            };
+            (words.any(|word| word == mark.as_bytes()), since)
+        }
     };
     match differs && expected {
         true => Ok(format!(
-            "{path} of the agent's kernel says: {}",
+            "{} of the agent's kernel says: {}{since}",
+            questions(place)[0],
             printable(said)
         )),
         false => Err(io::Error::other(
@@ -239,24 +248,52 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use stockade_policy::path::AbsolutePath;
-    use stockade_policy::plan::Runsc;
+    use stockade_policy::plan::{Machine, Runsc};
 
     use super::*;
 
     const HOST: &[u8] = b"Linux version 6.12.1 (gcc) #1 SMP\n";
 
+    fn path(text: &str) -> AbsolutePath {
+        AbsolutePath::parse(text).unwrap()
+    }
+
+    fn gvisor() -> GuestKernel {
+        GuestKernel::Gvisor(Runsc {
+            program: path("/runsc"),
+            version: "1".to_owned(),
+        })
+    }
+
+    fn machine(initramfs: &str) -> GuestKernel {
+        GuestKernel::Machine(Machine {
+            program: path("/qemu"),
+            version: "1".to_owned(),
+            image: "default".to_owned(),
+            release: "6.12".to_owned(),
+            kernel: path("/kernel"),
+            kernel_digest: "k".to_owned(),
+            initramfs: path("/initramfs"),
+            initramfs_digest: initramfs.to_owned(),
+            memory: 1,
+            saved: None,
+        })
+    }
+
     #[test]
     fn only_another_kernel_counts() {
-        let seen = |said: &[u8]| another(VERSION, said, HOST);
+        let seen = |said: &[u8]| another(&gvisor(), said, HOST);
         assert!(seen(b"Linux version 4.4.0 #1 SMP 2016\n").is_ok());
         assert!(seen(HOST).is_err());
         assert!(seen(b"Linux version 6.12.1 (gcc) #1 SMP").is_err());
         assert!(seen(b"").is_err());
         assert!(seen(b"no kernel").is_err());
-        let arguments = b"quiet stockade=0:0:22:host";
-        assert!(another(ARGUMENTS, arguments, b"quiet").is_ok());
-        assert!(another(ARGUMENTS, arguments, arguments).is_err());
-        assert!(another(ARGUMENTS, b"quiet ro", b"quiet").is_err());
+        let arguments = b"quiet stockade=0123\n";
+        let seen = |image: &str, said: &[u8], host: &[u8]| another(&machine(image), said, host);
+        assert!(seen("0123", arguments, b"quiet").is_ok());
+        assert!(seen("0123", arguments, arguments).is_err());
+        assert!(seen("0124", arguments, b"quiet").is_err());
+        assert!(seen("0123", b"quiet ro", b"quiet").is_err());
     }
 
     const STATUS_WITHIN: &str = "Name:\tstockade-agent\nPid:\t1\nCapInh:\t0000000000000000\n\
@@ -298,10 +335,7 @@ mod tests {
     #[test]
     fn the_answer_is_bounded_and_belongs_to_its_task() {
         let mut kernel = Kernel::Asked {
-            place: GuestKernel::Gvisor(Runsc {
-                program: AbsolutePath::root(),
-                version: String::new(),
-            }),
+            place: gvisor(),
             answers: Vec::new(),
             task: 3,
             said: Vec::new(),

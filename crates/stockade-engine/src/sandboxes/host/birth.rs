@@ -1,0 +1,61 @@
+//! What a machine is told when it begins: what makes it this one.
+
+use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use stockade_agent::machine::{Birth, ENTROPY_BYTES};
+use stockade_policy::path::AbsolutePath;
+use stockade_policy::plan::Plan;
+use stockade_sys::rustix;
+
+use crate::sandboxes::link::Link;
+
+/// Temporary directories that become the machine's own memory, unless something
+/// else of the view is below them.
+const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+
+/// Tells the machine of this plan.
+pub(super) fn introduce(link: &mut Link, plan: &Plan) -> io::Result<()> {
+    let mut entropy = [0; ENTROPY_BYTES];
+    // So few bytes come whole (getrandom(2)).
+    if getrandom(&mut entropy, GetRandomFlags::empty())? != ENTROPY_BYTES {
+        return Err(io::Error::other("the kernel gives no random numbers"));
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_err(io::Error::other)?;
+    let name = plan.guest.as_ref().map_or("", |guest| &guest.host_name);
+    let mut private = Vec::new();
+    for path in TEMPORARY.iter().filter(|path| is_alone(plan, path)) {
+        private.extend_from_slice(path.as_bytes());
+        private.push(0);
+    }
+    link.introduce(&Birth {
+        entropy,
+        seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
+        nanoseconds: now.subsec_nanos(),
+        uid: plan.uid,
+        gid: plan.gid,
+        umask: plan.umask,
+        name: if name.is_empty() {
+            b"sandbox"
+        } else {
+            name.as_bytes()
+        },
+        private: &private,
+    });
+    Ok(())
+}
+
+/// Whether a path is a private directory with nothing else of the view below.
+fn is_alone(plan: &Plan, path: &str) -> bool {
+    let Ok(path) = AbsolutePath::parse(path) else {
+        return false;
+    };
+    let below = |other: &AbsolutePath| *other != path && other.is_within(&path);
+    plan.grants
+        .iter()
+        .any(|grant| grant.private && grant.path == path)
+        && !plan.grants.iter().any(|grant| below(&grant.path))
+        && !below(&plan.command.directory)
+}
