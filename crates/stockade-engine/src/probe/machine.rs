@@ -106,7 +106,7 @@ mod tests {
     fn a_fault_with_a_remedy_of_its_own_has_no_other() {
         let parts = |said: &str| match missing(said) {
             MachineFacts::Missing { reason, remedy } => (reason, remedy),
-            MachineFacts::Found(_) => panic!("{said} is a machine"),
+            MachineFacts::Found { .. } => panic!("{said} is a machine"),
         };
         let own = parts("no image\n  remedy: build it");
         assert_eq!(own, ("no image".to_owned(), "build it".to_owned()));

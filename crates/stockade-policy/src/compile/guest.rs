@@ -473,7 +473,7 @@ mod tests {
         let mut facts = facts();
         let saved = |facts: &Facts| match compiled(&policy, facts).unwrap().guest.unwrap().kernel {
             GuestKernel::Machine(machine) => machine.saved,
-            GuestKernel::Gvisor(_) => None,
+            GuestKernel::Gvisor(_) | GuestKernel::Hosts(_) => None,
         };
         assert_eq!(saved(&facts), None);
         let limits = compiled(&policy, &facts).unwrap().limits;
