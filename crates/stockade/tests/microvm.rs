@@ -29,7 +29,7 @@ fn with_image(test: &str) -> Option<World> {
     let (_, image) = IMAGE.get_or_init(|| {
         remove_images_of_the_dead();
         let world = World::new();
-        world.write(IMAGE_OF, &std::process::id().to_string());
+        world.write(IMAGE_OF, std::process::id().to_string());
         let package = package.to_str().unwrap();
         let built = stockade(
             &world,
@@ -292,10 +292,13 @@ fn a_restored_machine_is_nobody_elses() {
         assert!(report.contains("restored from a saved state"), "{report}");
         machines.push(lines);
     }
-    for line in 0..3 {
-        assert_ne!(machines[0][line], machines[1][line]);
+    let [one, other] = &machines[..] else {
+        panic!("two machines ran");
+    };
+    for (own, others) in one.iter().zip(other).take(3) {
+        assert_ne!(own, others);
     }
-    assert_eq!(machines[0][5], machines[1][5]);
+    assert_eq!(one[5], other[5]);
     assert!(explained().is_some());
     // What is not what was saved is refused, and what another QEMU made is made again.
     let state = fs::read(saved.join("state")).unwrap();
