@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 use std::process::Command;
 
-use crate::shell;
+use crate::{kernel_package, shell};
 
 /// The page that `--write` replaces.
 const PAGE: &str = "docs/conformance.md";
@@ -21,8 +21,19 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<()> {
     shell::run(shell::cargo().args(["build", "--quiet", "--package", "stockade"]))?;
     let program = shell::target_directory().join("debug/stockade");
+    // A home with a machine image, apart from the caller's.
+    let home = shell::target_directory().join("conformance");
+    fs::create_dir_all(&home)?;
+    let kernel = kernel_package::ensure()?;
+    shell::run(
+        Command::new(&program)
+            .args(["vm", "build", "--kernel-package"])
+            .arg(kernel)
+            .env("HOME", &home),
+    )?;
     let output = Command::new(&program)
         .args(["doctor", "--attack", "--all-walls"])
+        .env("HOME", &home)
         .output()
         .with_context(|| format!("cannot start {}", program.display()))?;
     let table = String::from_utf8(output.stdout).context("the table is no text")?;

@@ -45,6 +45,21 @@ const WITHIN: &[(&str, &str)] = &[
     ("fs5-fuse", "a device of the sandbox's own kernel"),
     ("pr1-kernel-log", "the log of the sandbox's own kernel"),
     ("pr1-devices", "devices of the sandbox's own kernel"),
+    ("pr1-io-uring", "a ring of the sandbox's own kernel"),
+    ("pr1-int80-call", "calls of the sandbox's own kernel"),
+    (
+        "pr1-int80-socket",
+        "a socket of the sandbox's own kernel, whose network leads nowhere",
+    ),
+    (
+        "pr1-int80-socketcall",
+        "a socket of the sandbox's own kernel, whose network leads nowhere",
+    ),
+    ("pr1-userfaultfd", "memory of the sandbox's own kernel"),
+    ("pr1-segments", "a table of the sandbox's own kernel"),
+    ("pr1-fanotify", "events of the sandbox's own kernel"),
+    ("pr1-quota", "quotas of the sandbox's own kernel"),
+    ("pr1-personality", "a mode of the sandbox's own kernel"),
     (
         "pr2-user-namespace",
         "capabilities over the sandbox's own kernel",
@@ -57,11 +72,16 @@ const WITHIN: &[(&str, &str)] = &[
         "pr7-spared-by-the-kernel",
         "the sandbox's own kernel kills nobody for memory",
     ),
+    (
+        "pr7-open-files",
+        "descriptors of the sandbox's own kernel, bounded by its memory",
+    ),
     ("pr7-nice", "a priority among the sandbox's own processes"),
     (
         "pr8-keyring-session",
         "a keyring of the sandbox's own kernel",
     ),
+    ("pr8-keyring-write", "a key of the sandbox's own kernel"),
     ("nt1-icmp", "the network has nothing but its own loopback"),
     ("nt1-netlink-others", "events of the sandbox's own kernel"),
     (

@@ -12,7 +12,7 @@ use serde_json::Value;
 use stockade_testkit::machine::{QEMU, kernel_package};
 use stockade_testkit::net::{Internet, ORIGIN};
 use stockade_testkit::tools::soon;
-use stockade_testkit::{Finished, World, processes_with};
+use stockade_testkit::{Finished, World, is_root, processes_with, skip};
 
 /// What is given up by name: exact limits, where this user has no control group.
 const POLICY: &str = "wall = \"microvm\"\nweaken = [\"PR7\"]\n[limits]\nmemory = \"556MiB\"\n";
@@ -367,4 +367,28 @@ fn without_an_image_or_with_another_one_nothing_runs() {
     for part in ["there is no machine image default", "stockade vm build"] {
         assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
     }
+}
+
+#[test]
+fn no_attack_escapes_a_machine() {
+    let test = "no_attack_escapes_a_machine";
+    if !is_root() {
+        return skip(test, "cgroup", "limits would only be sampled");
+    }
+    let Some(world) = with_image(test) else {
+        return;
+    };
+    let found = stockade(
+        &world,
+        &["doctor", "--attack", "--wall", "microvm", "--json"],
+    );
+    let table: Value = serde_json::from_str(&found.stdout).unwrap_or_else(|_| panic!("{found:?}"));
+    let rows = table["rows"].as_array().unwrap();
+    let of = |verdict: &str| -> Vec<&Value> {
+        let rows = rows.iter();
+        rows.filter(|row| row["verdict"] == verdict).collect()
+    };
+    assert_eq!(of("escaped"), Vec::<&Value>::new());
+    assert!(of("stopped").len() > 150, "{table:#}");
+    found.expect_code(0);
 }

@@ -48,7 +48,7 @@ const JAVA_HOMES_MAX: usize = 64;
 
 /// Whether this user may redirect connections on this kernel.
 pub fn redirect(state: &StateDirectory) -> Result<Ability, StateError> {
-    answer::kept(state, CACHE, b"", tried)
+    answer::ability(state, CACHE, b"", tried)
 }
 
 /// The same, without a look at what was found before.

@@ -6,19 +6,15 @@
 //! long as it is the same file, by everything that changes with a file.
 
 use std::fs::Metadata;
-use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use stockade_policy::path::printable;
 use stockade_sys::rustix;
-use stockade_sys::rustix::fs::OFlags;
 
+use super::answer;
 use crate::state::StateDirectory;
-
-/// Longest answer that is kept, in bytes.
-const KEPT_BYTES_MAX: u64 = 4096;
 
 /// The first of this name in `places`, links resolved, and what its version says
 /// behind `prefix`. Not in the caller's PATH, which may lead to places that a
@@ -50,13 +46,13 @@ pub(super) fn found_with_text(
     let status = std::fs::metadata(&program).map_err(|error| error.to_string())?;
     is_trusted(&program, &status)?;
     let (key, place) = (key(&program, &status), format!("version-{name}"));
-    let kept = state.and_then(|state| kept(state, &place, &key));
+    let kept = state.and_then(|state| answer::kept(state, &place, &key).ok()?);
     let text = match kept {
         Some(text) => text,
         None => {
             let text = version_text(&program)?;
             // Without it the program is asked once more.
-            let _kept = state.is_none_or(|state| keep(state, &place, &key, &text));
+            let _kept = state.is_none_or(|state| answer::keep(state, &place, &key, &text).is_ok());
             text
         }
     };
@@ -80,31 +76,12 @@ fn key(program: &Path, status: &Metadata) -> String {
         status.ctime_nsec(),
     ];
     format!(
-        "{} {} {} {} {times:?}\n",
+        "{} {} {} {} {times:?}",
         printable(program.as_os_str().as_encoded_bytes()),
         status.dev(),
         status.ino(),
         status.size()
     )
-}
-
-fn kept(state: &StateDirectory, place: &str, key: &str) -> Option<String> {
-    let file = state.open_existing(place, OFlags::RDONLY).ok()??;
-    let mut text = String::new();
-    file.take(KEPT_BYTES_MAX).read_to_string(&mut text).ok()?;
-    let text = text.strip_prefix(key)?.strip_suffix(END)?;
-    Some(text.to_owned())
-}
-
-/// Shows that an answer was written to its end.
-const END: &str = ".\n";
-
-/// Whether the answer was written down.
-fn keep(state: &StateDirectory, place: &str, key: &str, text: &str) -> bool {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
-    let file = state.open_file(place, flags);
-    let written = file.map(|mut file| file.write_all(format!("{key}{text}{END}").as_bytes()));
-    matches!(written, Ok(Ok(())))
 }
 
 /// A program that somebody else could change is not what keeps a command in.
@@ -155,13 +132,11 @@ mod tests {
             std::fs::metadata(&program).unwrap()
         };
         let one = key(&program, &status("one"));
-        assert_eq!(kept(&state, "version-tool", &one), None);
-        assert!(keep(&state, "version-tool", &one, "tool 1\n"));
-        assert_eq!(kept(&state, "version-tool", &one).unwrap(), "tool 1\n");
+        let kept = |key: &str| answer::kept(&state, "version-tool", key).unwrap();
+        assert_eq!(kept(&one), None);
+        answer::keep(&state, "version-tool", &one, "tool 1\n").unwrap();
+        assert_eq!(kept(&one).unwrap(), "tool 1\n");
         let other = key(&program, &status("other"));
-        assert_eq!(kept(&state, "version-tool", &other), None);
-        // One that was not written to its end does not count.
-        std::fs::write(place.as_path().join("version-tool"), format!("{one}tool")).unwrap();
-        assert_eq!(kept(&state, "version-tool", &one), None);
+        assert_eq!(kept(&other), None);
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn starts(
         ]),
     }
     let name = format!("starts-{}", plan.wall.word());
-    answer::kept(state, &name, parts.join("\n").as_bytes(), || {
+    answer::ability(state, &name, parts.join("\n").as_bytes(), || {
         let mode = plan.workspace_mode.0;
         tried(program, plan.wall, mode, plan.workspace.as_path())
     })

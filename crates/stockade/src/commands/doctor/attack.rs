@@ -14,6 +14,7 @@ use serde_json::Value;
 use stockade_attacks::bait::{Bait, Layout};
 use stockade_attacks::{Needs, Start, Table, Verdict, is_planted};
 use stockade_engine::probe;
+use stockade_engine::state::Places;
 use stockade_policy::facts::ControlGroups;
 use stockade_policy::guarantee::Guarantee;
 use stockade_policy::plan::{RuntimeKind, Wall};
@@ -30,6 +31,8 @@ const INSIDE: &str = "attack-inside";
 const SAMPLED: &str = "pr7-memory-file";
 /// Where the front keeps its state below the home that it is given.
 const STATE: &str = ".local/state/stockade";
+/// Where machine images are in it.
+const MACHINES: &str = "machines";
 
 /// What is attacked.
 #[derive(Clone, Debug)]
@@ -127,6 +130,9 @@ pub fn attacked(behind: &Behind) -> anyhow::Result<Attacked> {
     let state = home.join(STATE);
     private_directory(&state).context("cannot make a state directory")?;
     private_directory(&workspace).context("cannot make a project")?;
+    if behind.wall == Wall::Microvm {
+        lend_machines(&state).context("cannot lend the machine images")?;
+    }
     let claims = match claims(&program, behind, &workspace, &home)? {
         Ok(claims) => claims,
         Err(why) => return Ok(Attacked::Cannot(why)),
@@ -304,6 +310,35 @@ impl Drop for Scratch {
             ));
         }
     }
+}
+
+/// Gives the state directory of the attacked sandboxes the caller's machine
+/// images, by second names of their files: to build another would take its time.
+/// Each start verifies them.
+fn lend_machines(state: &Path) -> anyhow::Result<()> {
+    let own = Places::of_caller()?.state;
+    let images = own.as_path().join(MACHINES);
+    match images.is_dir() {
+        true => Ok(lend(&images, &state.join(MACHINES))?),
+        false => Ok(()),
+    }
+}
+
+fn lend(from: &Path, to: &Path) -> io::Result<()> {
+    private_directory(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        match entry.file_type()?.is_dir() {
+            true => lend(&source, &target)?,
+            // The scratch directory may be on another file system.
+            false => match std::fs::hard_link(&source, &target) {
+                Ok(()) => {}
+                Err(_) => drop(std::fs::copy(&source, &target)?),
+            },
+        }
+    }
+    Ok(())
 }
 
 fn private_directory(path: &Path) -> io::Result<()> {
