@@ -96,7 +96,8 @@ fn phases(options: &Options, tally: &mut Tally) -> Result<()> {
         Err(_) => bail!("the build panicked"),
     })?;
     let account = if user::is_root() { "root" } else { "this user" };
-    shell::phase(&format!("tests as {account}"), || {
+    // What fails here does not hide what fails after it.
+    let as_first = shell::phase(&format!("tests as {account}"), || {
         let required = required(user::is_root());
         let mut tests = shell::cargo();
         tests
@@ -116,14 +117,17 @@ fn phases(options: &Options, tally: &mut Tally) -> Result<()> {
             tests.env(RANDOM_SEED, "1");
         }
         judge(libtest::run(&mut tests)?, &required, tally)
-    })?;
-    if user::is_root() {
-        shell::phase("end-to-end tests as an ordinary user", || {
+    });
+    let as_second = match user::is_root() {
+        true => shell::phase("end-to-end tests as an ordinary user", || {
             end_to_end_as_ordinary_user(&product, &origin, &kernel, tally)
-        })?;
-    } else {
-        println!("\nnot run: the half that needs root; run `cargo xtask test` as root for it");
-    }
+        }),
+        false => {
+            println!("\nnot run: the half that needs root; run `cargo xtask test` as root for it");
+            Ok(())
+        }
+    };
+    as_first.and(as_second)?;
     if options.fuzz > 0 {
         shell::phase("fuzz", || {
             fuzz::run(&fuzz::Options::sharing_seconds(options.fuzz)?)
