@@ -9,7 +9,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,7 +17,8 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
-use crate::{check, signal};
+use crate::process::copy_of_process;
+use crate::signal;
 
 /// What is executed.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ impl Guarded {
         // nor takes a lock; its arguments end in a null pointer.
         let child = unsafe {
             match copy_of_process(new)? {
-                Some(child) => child,
+                Some(child) => child.pidfd,
                 None => become_program(program, &arguments, &wait, [&alive, &go]),
             }
         };
@@ -72,7 +73,7 @@ impl Guarded {
         let started = match guard {
             Ok(None) => stand_guard(&read, &child),
             Ok(Some(guard)) => rustix::io::write(&go, &[0])
-                .map(|_| guard)
+                .map(|_| guard.pidfd)
                 .map_err(io::Error::from),
             Err(error) => Err(error),
         };
@@ -127,31 +128,6 @@ impl Drop for Guarded {
         // Without the pipe the guard ends it as well.
         let _gone = self.end().is_ok();
     }
-}
-
-/// Like fork(2), but with several threads: a descriptor of the copy, or `None`
-/// in it.
-///
-/// # Safety
-/// The copy may only make system calls: other threads' locks stay taken in it.
-unsafe fn copy_of_process(namespaces: libc::c_int) -> io::Result<Option<OwnedFd>> {
-    let mut pidfd: libc::c_int = -1;
-    // SAFETY: all-zero is a valid `clone_args`; the fields that matter follow.
-    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-    arguments.flags = (libc::CLONE_PIDFD | namespaces) as u64;
-    arguments.pidfd = &raw mut pidfd as u64;
-    arguments.exit_signal = libc::SIGCHLD as u64;
-    // SAFETY: without CLONE_VM and a stack this is fork(2); what the copy may do
-    // is the caller's contract.
-    let pid = check(unsafe {
-        libc::syscall(
-            libc::SYS_clone3,
-            &raw const arguments,
-            size_of::<libc::clone_args>(),
-        )
-    })?;
-    // SAFETY: the kernel made this descriptor for us and nobody else owns it.
-    Ok((pid != 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
 /// In a copy: waits for the end of whoever started it, or of the program.

@@ -52,7 +52,6 @@ pub fn fork_into(namespaces: Namespaces) -> io::Result<Forked> {
     if !is_single_threaded() {
         return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }
-    let mut pidfd: libc::c_int = -1;
     let new = match namespaces {
         Namespaces::Own => {
             libc::CLONE_NEWUSER
@@ -63,13 +62,27 @@ pub fn fork_into(namespaces: Namespaces) -> io::Result<Forked> {
         }
         Namespaces::None => 0,
     };
+    // SAFETY: the process has one thread, so nobody holds a lock in the copy.
+    Ok(match unsafe { copy_of_process(new) }? {
+        Some(child) => Forked::Parent(child),
+        None => Forked::Child,
+    })
+}
+
+/// Like fork(2), into new namespaces: the copy, or `None` in it.
+///
+/// # Safety
+/// With several threads the copy may only make system calls: other threads' locks
+/// stay taken in it.
+pub(crate) unsafe fn copy_of_process(namespaces: libc::c_int) -> io::Result<Option<Child>> {
+    let mut pidfd: libc::c_int = -1;
     // SAFETY: all-zero is a valid `clone_args`; the fields that matter follow.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-    arguments.flags = (libc::CLONE_PIDFD | new) as u64;
+    arguments.flags = (libc::CLONE_PIDFD | namespaces) as u64;
     arguments.pidfd = &raw mut pidfd as u64;
     arguments.exit_signal = libc::SIGCHLD as u64;
-    // SAFETY: without CLONE_VM and a stack this is fork(2); the process has
-    // one thread (checked above), so the child's copy of memory is consistent.
+    // SAFETY: without CLONE_VM and a stack this is fork(2); what the copy may do
+    // is the caller's contract.
     let pid = check(unsafe {
         libc::syscall(
             libc::SYS_clone3,
@@ -77,14 +90,10 @@ pub fn fork_into(namespaces: Namespaces) -> io::Result<Forked> {
             size_of::<libc::clone_args>(),
         )
     })?;
-    if pid == 0 {
-        return Ok(Forked::Child);
-    }
-    // SAFETY: the kernel made this descriptor for us and nobody else owns it.
-    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    Ok(Forked::Parent(Child {
+    Ok((pid != 0).then(|| Child {
         pid: pid as u32,
-        pidfd,
+        // SAFETY: the kernel made this descriptor for us and nobody else owns it.
+        pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) },
     }))
 }
 

@@ -16,6 +16,7 @@ use stockade_guest::{
 };
 use stockade_testkit::machine::firecracker;
 use stockade_testkit::processes_with;
+use stockade_testkit::tools::soon;
 use stockade_vm::firecracker::FirecrackerError;
 use stockade_vm::firecracker::configuration::{Configuration, Drive, RateLimiter, TokenBucket};
 use stockade_vm::firecracker::host::{Confinement, Groups, Host};
@@ -400,12 +401,9 @@ fn a_machine_that_ends_or_never_begins_is_an_error_with_its_words() {
     };
     let host = place.host();
     let machine = host.boot(&place.configuration()).unwrap();
+    // It is read beside everything else.
+    assert!(soon(|| machine.console().starts_with(b"stockade-guest\n")));
     assert!(machine.first_output_after().is_some());
-    assert!(
-        machine.console().starts_with(b"stockade-guest\n"),
-        "{:?}",
-        machine.console()
-    );
     let mut stream = machine.connect(FACTS_PORT).unwrap();
     stream.write_all(&[END]).unwrap();
     while !machine.has_ended().unwrap() {
