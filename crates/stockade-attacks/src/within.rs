@@ -72,6 +72,15 @@ const WITHIN: &[(&str, &str)] = &[
         "pr7-spared-by-the-kernel",
         "the sandbox's own kernel kills nobody for memory",
     ),
+    // A machine is bounded as a whole, as its plan says of PR7.
+    (
+        "pr7-fork",
+        "processes of the sandbox's own kernel, bounded by its memory",
+    ),
+    (
+        "pr7-threads",
+        "threads of the sandbox's own kernel, bounded by its memory",
+    ),
     (
         "pr7-open-files",
         "descriptors of the sandbox's own kernel, bounded by its memory",
