@@ -67,7 +67,13 @@ fn every_harmless_attack_succeeds_where_nothing_stops_it() {
         if matches!(attack.proof, Proof::Never(_)) || attack.needs == Needs::SmallLimits {
             continue;
         }
-        let verdict = without_sandbox(attack);
+        let mut verdict = without_sandbox(attack);
+        // A race is not won each time.
+        for _ in 0..3 {
+            if !matches!(verdict, Verdict::Escaped(_)) {
+                verdict = without_sandbox(attack);
+            }
+        }
         if attack.proof == Proof::WhereKernelHasIt && is_missing(&verdict) {
             skip(attack.id, "this kernel does not have it");
             continue;
