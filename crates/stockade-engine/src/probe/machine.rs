@@ -1,6 +1,6 @@
 //! Whether this machine can start a virtual one.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,6 +11,7 @@ use stockade_policy::plan::Machine;
 use stockade_vm::store::{InUse, Store};
 
 use super::program;
+use crate::state::StateDirectory;
 
 /// Where QEMU is looked for.
 const PLACES: [&str; 2] = ["/usr/bin", "/usr/local/bin"];
@@ -36,7 +37,7 @@ fn missing(reason: impl Into<String>) -> MachineFacts {
 
 /// Looks for QEMU, asks its version, and verifies the image, which stays as long
 /// as the second value lives.
-pub fn found(state: BorrowedFd<'_>) -> (MachineFacts, Option<InUse>) {
+pub fn found(state: &StateDirectory) -> (MachineFacts, Option<InUse>) {
     match look(state) {
         Ok((machine, used)) => {
             let saved = saved(&machine, &used);
@@ -73,11 +74,12 @@ pub fn qemu(machine: &Machine) -> Option<String> {
     ))
 }
 
-fn look(state: BorrowedFd<'_>) -> Result<(Machine, InUse), String> {
-    let (program, version) = program::found(PROGRAM, &PLACES, "QEMU emulator version ", None)?;
+fn look(state: &StateDirectory) -> Result<(Machine, InUse), String> {
+    let (program, version) =
+        program::found(PROGRAM, &PLACES, "QEMU emulator version ", Some(state))?;
     // A distribution says more behind it.
     let version = version.split(' ').next().unwrap_or_default().to_owned();
-    let store = Store::open(state).map_err(|error| error.to_string())?;
+    let store = Store::open(state.as_fd()).map_err(|error| error.to_string())?;
     let used = store.use_image(IMAGE, stockade_agent_image::IMAGE);
     let used = used.map_err(|error| error.to_string())?;
     let absolute = |path: &Path| {

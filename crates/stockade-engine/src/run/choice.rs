@@ -1,7 +1,6 @@
 //! The wall that a policy gets: of those that will do the cheapest that holds
 //! everything it demands on this machine, for this command.
 
-use std::os::fd::AsFd;
 use std::path::Path;
 
 use stockade_policy::compile::{self, CommandRequest};
@@ -57,7 +56,7 @@ fn look_for_kernel(wall: Wall, loaded: &Loaded, facts: &mut Facts) -> Option<InU
             None
         }
         Wall::Microvm => {
-            let (machine, used) = probe::machine::found(loaded.state.as_fd());
+            let (machine, used) = probe::machine::found(&loaded.state);
             facts.machine = machine;
             used
         }

@@ -60,30 +60,34 @@ struct Broken {
     why: &'static str,
 }
 
+const FOLLOWED_LINKS: &str = "CVE-2026-1386: the jailer follows links when it copies as root";
+const WRITES_OUTSIDE: &str =
+    "CVE-2026-5747: a machine can write outside of its queues (virtio-pci)";
+
 const BROKEN: [Broken; 4] = [
     Broken {
         part: Part::Jailer,
         first: (0, 0, 0),
         last: (1, 13, 1),
-        why: "CVE-2026-1386: the jailer follows links when it copies as root",
+        why: FOLLOWED_LINKS,
     },
     Broken {
         part: Part::Jailer,
         first: (1, 14, 0),
         last: (1, 14, 0),
-        why: "CVE-2026-1386: the jailer follows links when it copies as root",
+        why: FOLLOWED_LINKS,
     },
     Broken {
         part: Part::Firecracker,
         first: (1, 13, 0),
         last: (1, 14, 3),
-        why: "CVE-2026-5747: a machine can write outside of its queues (virtio-pci)",
+        why: WRITES_OUTSIDE,
     },
     Broken {
         part: Part::Firecracker,
         first: (1, 15, 0),
         last: (1, 15, 0),
-        why: "CVE-2026-5747: a machine can write outside of its queues (virtio-pci)",
+        why: WRITES_OUTSIDE,
     },
 ];
 
