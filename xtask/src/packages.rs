@@ -62,8 +62,8 @@ const FOR_TESTS: &[Package] = &[
     package("zsh", "zsh"),
 ];
 
-/// What the tests run that Debian 12 has only in its backports.
-const FOR_TESTS_FROM_BACKPORTS: &[Package] = &[package("runsc", "runsc")];
+/// What the tests and the benchmark of the walls run that Debian 12 has only in its backports.
+const FROM_BACKPORTS: &[Package] = &[package("runsc", "runsc")];
 
 /// The sources file of the backports suite, which this program writes.
 const BACKPORTS_FILE: &str = "/etc/apt/sources.list.d/stockade-backports.sources";
@@ -138,7 +138,7 @@ pub fn ensure(purpose: Purpose, escalation: Escalation) -> Result<()> {
         install(&missing, escalation)?;
     }
     match purpose {
-        Purpose::Tests => from_backports(FOR_TESTS_FROM_BACKPORTS),
+        Purpose::Tests | Purpose::WallsBenchmark => from_backports(FROM_BACKPORTS),
         _ => Ok(()),
     }
 }

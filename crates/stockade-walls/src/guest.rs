@@ -21,12 +21,16 @@ const CONTAINER: &str = "stockade";
 /// The program, its arguments and who it is; `None` where the launcher starts
 /// the command itself.
 pub(crate) fn executed(plan: &Plan) -> Option<wire::Guest> {
+    let own = Some((plan.uid, plan.gid));
     let (arguments, own_user_namespace) = match &plan.guest.as_ref()?.kernel {
-        GuestKernel::Gvisor(_) => (gvisor(plan), None),
+        // It mounts, so it would make itself a namespace in which it may, and
+        // start itself once more in there, which takes as long as all that
+        // Stockade does.
+        GuestKernel::Gvisor(_) => (gvisor(plan), own),
         GuestKernel::Machine(machine) => (qemu(plan, machine), None),
-        // It mounts, so it needs a namespace in which it may, and it takes no
-        // other for one than that in which it is root.
-        GuestKernel::Hosts(it) => (runtime(it.kind), Some((plan.uid, plan.gid))),
+        // So does this, and it takes no other for one than that in which it is
+        // root.
+        GuestKernel::Hosts(it) => (runtime(it.kind), own),
     };
     Some(wire::Guest {
         arguments,

@@ -7,7 +7,7 @@ use super::rounds;
 use super::rows::{Figure, Limit, Row};
 use crate::packages::{self, Escalation, Purpose};
 use crate::shell;
-use crate::user::{self, Scratch};
+use crate::user::{self, Scratch, User};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::fs;
@@ -185,15 +185,34 @@ impl Bench {
         Ok(row.demand_of("run", Limit::AtMost(0.7)))
     }
 
-    /// What Stockade adds to what gVisor takes itself.
+    /// What Stockade adds to what gVisor takes itself. Both are started by an ordinary user: bare
+    /// runsc of root keeps rights that nothing behind a wall has, and saves starting itself again.
     fn run_in_gvisor(&self) -> Result<Row> {
+        let user = User::ordinary()?;
+        let home = self.scratch.directory_of(&user, "ordinary")?;
+        let stockade = self.scratch.install(&self.stockade)?;
+        let policy = home.join(".config/stockade/stockade.toml");
+        for made in ["project", "runsc", ".config/stockade"] {
+            fs::create_dir_all(home.join(made))?;
+        }
+        // Not every machine lets an ordinary user have control groups.
+        fs::write(policy, "version = 1\nweaken = [\"PR7\"]\n")?;
+        user.give(&home)?;
         let name = "run behind gVisor, start to end of `true`";
         let row = rounds::interleaved(name, &["stockade", "runsc"], self.few_rounds(), |index| {
             let mut command = match index {
-                0 => self.product(&[&["run", "--quiet"], &IN_GVISOR[..], &["--", "true"]].concat()),
-                _ => self.runsc()?,
+                0 => {
+                    let mut command = user.command(&stockade);
+                    command
+                        .args(["run", "--quiet"])
+                        .args(IN_GVISOR)
+                        .args(["--", "true"]);
+                    command
+                }
+                _ => self.runsc(&user, &home.join("runsc")),
             };
-            timed(&mut command)
+            command.env("HOME", &home);
+            timed(command.current_dir(home.join("project")))
         })?;
         Ok(row.demand_of("runsc", Limit::AtMost(1.15)))
     }
@@ -247,15 +266,13 @@ impl Bench {
     }
 
     /// runsc by itself, with the settings that Stockade uses.
-    fn runsc(&self) -> Result<Command> {
-        let mut runsc = Command::new(RUNSC);
-        let state = self.at("gvisor/state");
-        fs::create_dir_all(&state)?;
+    fn runsc(&self, user: &User, state: &Path) -> Command {
+        let mut runsc = user.command(RUNSC);
         runsc.args(["--rootless", "--ignore-cgroups", "--platform=systrap"]);
         runsc.args(["--network=none", "--host-uds=open", "--overlay2=none"]);
         runsc.arg("--root").arg(state).args(["run", "--bundle"]);
         runsc.arg(self.at("gvisor")).arg(id("gvisor"));
-        Ok(runsc)
+        runsc
     }
 
     /// The host's directories, read-only, with a private /tmp.
