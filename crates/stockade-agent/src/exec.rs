@@ -398,11 +398,15 @@ impl<H> Exec<H> {
     }
 
     /// Tells the end when everything before it was told.
-    fn conclude<S>(&self, context: &mut Context<'_, S>) -> Result<Life, WireError> {
+    fn conclude<S: System<Handle = H>>(
+        &self,
+        context: &mut Context<'_, S>,
+    ) -> Result<Life, WireError> {
         let drained = self.outlets.iter().all(|outlet| outlet.handle.is_none());
         match self.ended {
             Some(status) if drained => {
-                context.say(&Reply::Ended { status })?;
+                let met = context.system.met();
+                context.say(&Reply::Ended { status, met })?;
                 Ok(Life::Over)
             }
             _ => Ok(Life::On),

@@ -239,7 +239,7 @@ pub fn shown(reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Status;
+    use crate::wire::{Met, Status};
 
     const HELLO: Reply<'_> = Reply::Hello { version: VERSION };
 
@@ -254,7 +254,9 @@ mod tests {
         let mut ledger = Ledger::default();
         let task = ledger.begin(Kind::Read).unwrap();
         assert!(ledger.accept(task, &Reply::Done).is_err());
-        let other = Reply::Hello { version: 2 };
+        let other = Reply::Hello {
+            version: VERSION + 1,
+        };
         assert!(matches!(
             ledger.accept(0, &other),
             Err(Violation::Refused(_))
@@ -273,6 +275,7 @@ mod tests {
         let end = |stream| Reply::End { stream };
         let ended = Reply::Ended {
             status: Status::Exited(0),
+            met: Met::NONE,
         };
         assert!(ledger.accept(task, &data(Stream::Output)).is_err());
         assert!(

@@ -29,4 +29,25 @@ pub struct Birth<'a> {
     /// exported view takes neither sockets nor named pipes.
     #[serde(borrow)]
     pub private: &'a [u8],
+    /// The rules of system calls for every command, as seccomp(2) takes them:
+    /// `struct sock_filter`, one behind the other. At least one.
+    #[serde(borrow)]
+    pub filter: &'a [u8],
+    pub limits: Limits,
+}
+
+/// Length of one instruction of a filter.
+pub const INSTRUCTION_BYTES: usize = 8;
+/// Most instructions of a filter.
+pub const INSTRUCTIONS_MAX: usize = 512;
+
+/// What commands are held to within the machine, besides what it is as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Most processes and threads at one time, the agent's included.
+    pub processes: Option<u64>,
+    /// Of each process: open files, the size of a file, seconds of processor time.
+    pub open_files: Option<u64>,
+    pub file_bytes: Option<u64>,
+    pub cpu_seconds: Option<u64>,
 }

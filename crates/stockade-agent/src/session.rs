@@ -165,7 +165,7 @@ impl<S: System> Session<S> {
         match request {
             Request::Hello { version } if !self.greeted => {
                 if version != VERSION {
-                    self.refuse("this agent speaks version 1 of the protocol");
+                    self.refuse("this agent speaks version 2 of the protocol");
                     return Ok(());
                 }
                 self.greeted = true;

@@ -4,7 +4,7 @@
 #[cfg(any(test, fuzzing))]
 pub mod chance;
 
-use crate::wire::{ExecSpec, FileRequest, Size, Status};
+use crate::wire::{ExecSpec, FileRequest, Met, Size, Status};
 
 /// An error number of the kernel (errno(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub enum Stage {
     Directory,
     User,
     Execute,
+    /// Limits and the rules of system calls, in a machine.
+    Confine,
 }
 
 impl Stage {
@@ -47,6 +49,7 @@ impl Stage {
             0 => Self::Streams,
             1 => Self::Directory,
             2 => Self::User,
+            4 => Self::Confine,
             _ => Self::Execute,
         }
     }
@@ -58,6 +61,7 @@ impl Stage {
             Self::Directory => "the directory cannot be entered",
             Self::User => "the user cannot be changed",
             Self::Execute => "the command cannot be executed",
+            Self::Confine => "the command cannot be confined",
         }
     }
 }
@@ -100,4 +104,6 @@ pub trait System {
         buffer: &mut [u8],
     ) -> Result<usize, Errno>;
     fn set_clock(&mut self, seconds: i64, nanoseconds: u32) -> Result<(), Errno>;
+    /// Which limits were met since this was asked before.
+    fn met(&mut self) -> Met;
 }

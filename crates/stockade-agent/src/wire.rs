@@ -13,7 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module. Another one is refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Length of a frame's header.
 pub const HEADER_BYTES: usize = 8;
@@ -89,7 +89,7 @@ pub enum Reply<'a> {
     /// A command on a terminal was stopped by a signal (job control).
     Stopped { signal: i32 },
     /// The command ended, and so does the task.
-    Ended { status: Status },
+    Ended { status: Status, met: Met },
     /// A file task, or one without streams, did what it was to do.
     Done,
 }
@@ -108,6 +108,23 @@ pub enum Stream {
 pub enum Status {
     Exited(i32),
     Killed { signal: i32, core: bool },
+}
+
+/// Limits that the agent holds commands to, and that something inside has met
+/// since it last told. Where others hold them, none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Met {
+    /// A process or thread was refused.
+    pub processes: bool,
+    /// The kernel killed somebody because there was no memory left.
+    pub memory: bool,
+}
+
+impl Met {
+    pub const NONE: Self = Self {
+        processes: false,
+        memory: false,
+    };
 }
 
 /// Size of a terminal in characters.

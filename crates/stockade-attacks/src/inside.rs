@@ -153,7 +153,8 @@ fn serve(request: Request) -> io::Result<()> {
         id: STARTED.into(),
         verdict: Verdict::Inconclusive(String::new()),
     })?;
-    let place = within::Place::of(agent_is_first(), has_own_kernel(&stage));
+    let arguments = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
+    let place = within::Place::of(agent_is_first(), has_own_kernel(&stage), &arguments);
     for id in &request.only {
         let attack = named(id)?;
         let verdict = match within::untried(id, place) {

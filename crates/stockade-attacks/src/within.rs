@@ -14,19 +14,27 @@ pub(crate) enum Place {
     Launcher,
     /// In a container on the host's kernel, whose process 1 is the agent.
     Container,
-    /// On a kernel of the sandbox's own.
+    /// On a kernel of the sandbox's own, which is around whatever runs there.
     OwnKernel,
+    /// On one in a machine, where the rules hold that hold behind the process
+    /// wall too.
+    Machine,
 }
 
 impl Place {
-    pub(crate) fn of(agent_is_first: bool, own_kernel: bool) -> Self {
+    pub(crate) fn of(agent_is_first: bool, own_kernel: bool, arguments: &str) -> Self {
         match (agent_is_first, own_kernel) {
+            (_, true) if arguments.contains(MARK) => Self::Machine,
             (_, true) => Self::OwnKernel,
             (true, false) => Self::Container,
             (false, false) => Self::Launcher,
         }
     }
 }
+
+/// What only the arguments of a machine's kernel have. Whoever has it by chance is
+/// excused less.
+const MARK: &str = "stockade=";
 
 /// Whose success stays within such a kernel, and why.
 const WITHIN: &[(&str, &str)] = &[
@@ -71,19 +79,6 @@ const WITHIN: &[(&str, &str)] = &[
     (
         "pr7-spared-by-the-kernel",
         "the sandbox's own kernel kills nobody for memory",
-    ),
-    // A machine is bounded as a whole, as its plan says of PR7.
-    (
-        "pr7-fork",
-        "processes of the sandbox's own kernel, bounded by its memory",
-    ),
-    (
-        "pr7-threads",
-        "threads of the sandbox's own kernel, bounded by its memory",
-    ),
-    (
-        "pr7-open-files",
-        "descriptors of the sandbox's own kernel, bounded by its memory",
     ),
     ("pr7-nice", "a priority among the sandbox's own processes"),
     (
@@ -130,7 +125,7 @@ pub(crate) fn untried(id: &str, place: Place) -> Option<Verdict> {
 pub(crate) fn judged(id: &str, place: Place, verdict: Verdict) -> Verdict {
     let (of_kernel, of_agent): (&[_], &[_]) = match place {
         Place::Launcher => (&[], &[]),
-        Place::Container => (&[], OF_AGENT),
+        Place::Container | Place::Machine => (&[], OF_AGENT),
         Place::OwnKernel => (WITHIN, OF_AGENT),
     };
     let mut reasons = of_kernel.iter().chain(of_agent);
@@ -154,7 +149,7 @@ mod tests {
             judged("pr1-kernel-log", Place::OwnKernel, escaped()),
             Verdict::Stopped(_)
         ));
-        for place in [Place::Launcher, Place::Container] {
+        for place in [Place::Launcher, Place::Container, Place::Machine] {
             assert_eq!(judged("pr1-kernel-log", place, escaped()), escaped());
         }
         let of_agent = judged("pr3-init-environment", Place::Container, escaped());
@@ -169,6 +164,10 @@ mod tests {
         for (id, _) in WITHIN.iter().chain(OF_AGENT) {
             assert!(crate::find(id).is_some(), "{id}");
         }
+        let place = |own_kernel, arguments| Place::of(true, own_kernel, arguments);
+        assert_eq!(place(true, "quiet stockade=0123"), Place::Machine);
+        assert_eq!(place(true, "BOOT_IMAGE=/vmlinuz"), Place::OwnKernel);
+        assert_eq!(place(false, "quiet"), Place::Container);
         let untried = |place| ENDS_ITSELF.iter().all(|id| untried(id, place).is_some());
         assert!(untried(Place::Container) && !untried(Place::Launcher));
     }

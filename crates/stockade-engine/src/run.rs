@@ -499,13 +499,17 @@ fn begin(
     // It keeps its name until nothing is left.
     let mut host = supervised.host.take();
     let mut evidence = evidence;
+    let mut met = Vec::new();
     if let Some(host) = &mut host {
         host.await_front();
         supervised.end = host.end_of_command(supervised.end.clone());
         supervised.last_words.extend_from_slice(host.last_words());
         evidence.extend(kernel_seen(&planned.plan, host));
+        met = host.limits_met();
     }
-    let outcome = outcome(planned, run.clone(), &supervised, clock.elapsed(), evidence);
+    let mut outcome = outcome(planned, run.clone(), &supervised, clock.elapsed(), evidence);
+    met.retain(|limit| !outcome.limits_hit.contains(limit));
+    outcome.limits_hit.append(&mut met);
     let mut finished = finish(planned, outcome, &supervised.last_words, &run, &log);
     finished.failure = supervised.failure.take();
     finished.network = network;

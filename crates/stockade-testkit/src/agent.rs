@@ -133,7 +133,7 @@ impl Session {
                         }
                         return Some((*stream, bytes.len() as u32));
                     }
-                    Reply::Ended { status } => outcome.status = Some(*status),
+                    Reply::Ended { status, .. } => outcome.status = Some(*status),
                     Reply::Failed { errno, reason } => {
                         outcome.failed = Some((*errno, (*reason).to_owned()));
                     }

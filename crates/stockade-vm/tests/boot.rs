@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use stockade_agent::host::Kind;
-use stockade_agent::machine::{Birth, ENTROPY_BYTES};
+use stockade_agent::machine::{Birth, ENTROPY_BYTES, Limits};
 use stockade_agent::wire::{self, ExecSpec, Reply, Request, Size, Status};
 use stockade_agent_image::IMAGE;
 use stockade_testkit::World;
@@ -47,6 +47,16 @@ fn built(test: &str) -> Option<&'static Built> {
     }))
 }
 
+/// The least rules of system calls that the agent believes: of x86-64, keyctl(2)
+/// is refused (ENOSYS), and everything else permitted.
+const RULES: [[u8; 8]; 4] = [
+    [0x20, 0, 0, 0, 0, 0, 0, 0],
+    [0x15, 0, 0, 1, 250, 0, 0, 0],
+    [0x06, 0, 0, 0, 38, 0, 5, 0],
+    PERMIT,
+];
+const PERMIT: [u8; 8] = [0x06, 0, 0, 0, 0, 0, 0xff, 0x7f];
+
 /// A machine, and the host's end of its channel.
 struct Machine {
     qemu: Child,
@@ -56,6 +66,10 @@ struct Machine {
 
 impl Machine {
     fn start(built: &Built, root: &Path) -> Self {
+        Self::with_rules(built, root, &RULES)
+    }
+
+    fn with_rules(built: &Built, root: &Path, rules: &[[u8; 8]]) -> Self {
         let image = built.store.use_image("default", IMAGE).unwrap();
         let (channel, theirs) = UnixStream::pair().unwrap();
         let (uid, gid) = ids();
@@ -83,6 +97,13 @@ impl Machine {
             umask: 0o027,
             name: b"stockade-test",
             private: b"/tmp\0",
+            filter: rules.as_flattened(),
+            limits: Limits {
+                processes: Some(64),
+                open_files: Some(100),
+                file_bytes: None,
+                cpu_seconds: None,
+            },
         };
         let mut frame = [0; 256];
         let length = wire::encode(0, &birth, &mut frame).unwrap();
@@ -219,6 +240,10 @@ fn confinement(machine: &mut Machine) {
         "Groups: {gid} \nCapInh: {none}\nCapPrm: {none}\nCapEff: {none}\nCapBnd: {none}\nCapAmb: {none}\nNoNewPrivs: 1"
     );
     assert_eq!(status, expected);
+    assert_eq!(
+        machine.sh("grep -c '^Seccomp:.2$' /proc/self/status; ulimit -Hn; cat /proc/self/cgroup"),
+        "1\n100\n0::/commands"
+    );
     // The clock is the host's to set, through the agent.
     assert_eq!(machine.sh("date +%Y"), "2096");
     assert_eq!(
@@ -438,13 +463,29 @@ fn a_machine_that_cannot_become_a_sandbox_says_why_and_ends() {
         return;
     };
     let world = World::new();
-    let mut machine = Machine::start(built, &world.project);
-    let mut text = Vec::new();
-    std::io::Read::read_to_end(&mut machine.session.channel, &mut text).unwrap();
-    let text = String::from_utf8_lossy(&text).into_owned();
-    assert!(
-        text.contains("the machine cannot mount /proc in the view: errno 2"),
-        "{text}"
-    );
-    assert!(machine.qemu.wait().unwrap().success());
+    let nothing: &[[u8; 8]] = &[];
+    for (root, rules, says) in [
+        (
+            world.project.as_path(),
+            &RULES[..],
+            "the machine cannot mount /proc in the view: errno 2",
+        ),
+        (
+            Path::new("/"),
+            &[PERMIT][..],
+            "the machine cannot see the rules of system calls in force: errno 1",
+        ),
+        (
+            Path::new("/"),
+            nothing,
+            "the machine cannot take the rules of system calls: errno 22",
+        ),
+    ] {
+        let mut machine = Machine::with_rules(built, root, rules);
+        let mut text = Vec::new();
+        std::io::Read::read_to_end(&mut machine.session.channel, &mut text).unwrap();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        assert!(text.contains(says), "{text}");
+        assert!(machine.qemu.wait().unwrap().success());
+    }
 }

@@ -33,6 +33,7 @@ use stockade_agent::machine::{BIRTH_BYTES_MAX, Birth};
 use stockade_agent::system;
 use stockade_agent::wire::{self, HEADER_BYTES, PATH_BYTES_MAX, Reply};
 
+use crate::confine::Confinement;
 use crate::raw::{self, Interface};
 
 /// The name of the virtio port to the host.
@@ -51,8 +52,11 @@ const RESOLVER: &[u8] = b"nameserver 192.88.99.3\noptions timeout:2 attempts:1\n
 
 /// Settings of the kernel that no command may need, and what they become: no
 /// program of the view is run by the kernel, and no user namespace gives
-/// capabilities back. A kernel without a setting needs it not.
-const SETTINGS: [(&CStr, &[u8]); 6] = [
+/// capabilities back. And as outside, memory is asked for freely, and who fills
+/// more than there is is killed, which is counted. A kernel without a setting
+/// needs it not.
+const SETTINGS: [(&CStr, &[u8]); 7] = [
+    (c"/root/proc/sys/vm/overcommit_memory", b"1\n"),
     (c"/root/proc/sys/kernel/modprobe", b"\n"),
     (c"/root/proc/sys/kernel/core_pattern", b"core\n"),
     (c"/root/proc/sys/kernel/kexec_load_disabled", b"1\n"),
@@ -84,15 +88,16 @@ pub fn is_first_program() -> bool {
 }
 
 /// A step's result, or what it was that failed.
-type Step<T> = Result<T, (&'static str, Errno)>;
+pub type Step<T> = Result<T, (&'static str, Errno)>;
 
 /// Gives an error the name of what was done.
-fn while_<T>(doing: &'static str, result: io::Result<T>) -> Step<T> {
+pub fn while_<T>(doing: &'static str, result: io::Result<T>) -> Step<T> {
     result.map_err(|error| (doing, error))
 }
 
-/// Makes a sandbox of the machine; the channel to the host.
-pub fn enter() -> Result<OwnedFd, ()> {
+/// Makes a sandbox of the machine; the channel to the host, and what commands
+/// are held to.
+pub fn enter() -> Result<(OwnedFd, Confinement), ()> {
     // What the kernel did not know of its arguments is no command's business.
     raw::forget_environment();
     // Before there is a channel, nobody can be told.
@@ -101,7 +106,7 @@ pub fn enter() -> Result<OwnedFd, ()> {
     // follows is done by each machine for itself.
     let mut space = [0; BIRTH_BYTES_MAX];
     match birth(&channel, &mut space).and_then(|birth| settle(&birth)) {
-        Ok(()) => Ok(channel),
+        Ok(confinement) => Ok((channel, confinement)),
         Err((doing, error)) => {
             refuse(&channel, doing, error);
             Err(())
@@ -247,10 +252,11 @@ fn wait_for_host(port: &OwnedFd) -> io::Result<()> {
     }
 }
 
-fn settle(birth: &Birth<'_>) -> Step<()> {
+fn settle(birth: &Birth<'_>) -> Step<Confinement> {
     begin(birth)?;
     view()?;
     fresh_dev()?;
+    let confinement = Confinement::new(birth)?;
     for (path, value) in SETTINGS {
         match open(path, OFlags::WRONLY) {
             Err(Errno::NOENT) => {}
@@ -272,7 +278,9 @@ fn settle(birth: &Birth<'_>) -> Step<()> {
         resolver()?;
     }
     private_directories(birth.private)?;
-    give_up(birth)
+    give_up(birth)?;
+    confinement.try_out()?;
+    Ok(confinement)
 }
 
 /// Nothing on such a mount gives rights.
@@ -410,7 +418,7 @@ fn give_up(birth: &Birth<'_>) -> Step<()> {
     while_("forbid new privileges", set_no_new_privs(true))
 }
 
-fn open(path: &CStr, flags: OFlags) -> io::Result<OwnedFd> {
+pub fn open(path: &CStr, flags: OFlags) -> io::Result<OwnedFd> {
     openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())
 }
 

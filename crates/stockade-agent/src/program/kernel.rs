@@ -22,14 +22,18 @@ use rustix::time::{ClockId, Timespec, clock_settime};
 use stockade_agent::files::{self, Entry, Kind, RECORD_BYTES_MAX};
 use stockade_agent::system::{Change, Errno, Stage, Started, System};
 use stockade_agent::wire::{
-    ExecSpec, FileRequest, PATH_BYTES_MAX, Size, Status, User, Write, strings,
+    ExecSpec, FileRequest, Met, PATH_BYTES_MAX, Size, Status, User, Write, strings,
 };
 
+use crate::confine::Confinement;
 use crate::raw::{self, Program};
 
 /// The kernel of this machine.
 #[derive(Debug)]
-pub struct Kernel;
+pub struct Kernel {
+    /// What commands take on, where the agent itself is not confined.
+    pub confinement: Option<Confinement>,
+}
 
 const NOENT: Errno = Errno(2);
 const NOEXEC: Errno = Errno(8);
@@ -81,7 +85,7 @@ impl System for Kernel {
         never_wait(&status)?;
         let (theirs, input, output, error) = streams(spec).map_err(plain)?;
         let process = raw::fork(|| {
-            let (stage, Errno(errno)) = become_command(spec, &theirs);
+            let (stage, Errno(errno)) = become_command(spec, &theirs, self.confinement.as_ref());
             let mut answer = [0; 8];
             answer[..4].copy_from_slice(&errno.to_le_bytes());
             answer[4..].copy_from_slice(&(stage as i32).to_le_bytes());
@@ -241,6 +245,12 @@ impl System for Kernel {
         };
         clock_settime(ClockId::Realtime, time).map_err(plain)
     }
+
+    fn met(&mut self) -> Met {
+        self.confinement
+            .as_mut()
+            .map_or(Met::NONE, Confinement::met)
+    }
 }
 
 fn never_wait(ours: &OwnedFd) -> Result<(), Errno> {
@@ -332,7 +342,11 @@ fn streams(spec: &ExecSpec<'_>) -> io::Result<Ends> {
 
 /// In the new process: everything up to the command itself. Returns only what
 /// failed.
-fn become_command(spec: &ExecSpec<'_>, streams: &Streams) -> (Stage, Errno) {
+fn become_command(
+    spec: &ExecSpec<'_>,
+    streams: &Streams,
+    confinement: Option<&Confinement>,
+) -> (Stage, Errno) {
     let streams = setsid()
         .map_err(plain)
         .and_then(|_| take_streams(streams))
@@ -353,6 +367,11 @@ fn become_command(spec: &ExecSpec<'_>, streams: &Streams) -> (Stage, Errno) {
         && let Err(error) = become_user(user)
     {
         return (Stage::User, plain(error));
+    }
+    if let Some(confinement) = confinement
+        && let Err(error) = confinement.take()
+    {
+        return (Stage::Confine, error);
     }
     (Stage::Execute, search(spec))
 }

@@ -9,16 +9,24 @@
 
 extern crate alloc;
 
+mod confine;
 mod guest;
 mod kernel;
 mod raw;
 mod serve;
 
+use kernel::Kernel;
+
 /// Called by the entry point; what it returns is the exit code.
 fn main() -> i32 {
-    let channel = match guest::is_first_program() {
-        true => guest::enter(),
-        false => raw::close_the_rest().map(|()| raw::channel()).map_err(drop),
+    let entered = match guest::is_first_program() {
+        true => guest::enter().map(|(channel, confinement)| (channel, Some(confinement))),
+        // Whoever started it confined it.
+        false => raw::close_the_rest()
+            .map(|()| (raw::channel(), None))
+            .map_err(drop),
     };
-    channel.map_or(serve::EXIT_FAILED, serve::serve)
+    entered.map_or(serve::EXIT_FAILED, |(channel, confinement)| {
+        serve::serve(channel, Kernel { confinement })
+    })
 }

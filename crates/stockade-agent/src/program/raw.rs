@@ -15,7 +15,8 @@ use core::ptr::{self, null};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use stockade_agent::machine::ENTROPY_BYTES;
+use rustix::process::{Pid, WaitOptions, waitpid};
+use stockade_agent::machine::{ENTROPY_BYTES, INSTRUCTION_BYTES};
 use stockade_agent::system::Errno;
 use stockade_agent::wire::{self, STRINGS_MAX};
 
@@ -167,6 +168,8 @@ mod number {
     pub const DUP3: usize = 292;
     pub const PRCTL: usize = 157;
     pub const EXIT_GROUP: usize = 231;
+    pub const KEYCTL: usize = 250;
+    pub const SECCOMP: usize = 317;
     pub const SIGNALFD4: usize = 289;
     pub const CLOSE_RANGE: usize = 436;
 }
@@ -180,6 +183,8 @@ mod number {
     pub const DUP3: usize = 24;
     pub const PRCTL: usize = 167;
     pub const EXIT_GROUP: usize = 94;
+    pub const KEYCTL: usize = 219;
+    pub const SECCOMP: usize = 277;
     pub const SIGNALFD4: usize = 74;
     pub const CLOSE_RANGE: usize = 436;
 }
@@ -285,6 +290,63 @@ pub fn fork(child: impl FnOnce()) -> Result<u32, Errno> {
         }
         process => Ok(process as u32),
     }
+}
+
+/// Whether this holds in a process of its own, which does nothing else.
+pub fn try_in_child(holds: impl FnOnce() -> bool) -> Result<bool, Errno> {
+    const HOLDS: usize = 0;
+    let child = fork(|| {
+        if holds() {
+            exit(HOLDS);
+        }
+    })?;
+    let child = i32::try_from(child).ok().and_then(Pid::from_raw);
+    loop {
+        match waitpid(child, WaitOptions::empty()) {
+            Ok(ended) => return Ok(ended.is_some_and(|(_, end)| end.exit_status() == Some(0))),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(Errno(error.raw_os_error())),
+        }
+    }
+}
+
+/// Puts rules of system calls on this process and what it starts, for good
+/// (seccomp(2)). `program` is whole instructions.
+pub fn install_filter(program: &[u8]) -> Result<(), Errno> {
+    const SET_MODE_FILTER: usize = 1;
+    /// struct sock_fprog.
+    #[repr(C)]
+    struct Header {
+        length: u16,
+        instructions: *const u8,
+    }
+    let (instructions, rest) = program.as_chunks::<INSTRUCTION_BYTES>();
+    let header = match (u16::try_from(instructions.len()), rest) {
+        (Ok(length), []) => Header {
+            length,
+            instructions: program.as_ptr(),
+        },
+        _ => return Err(Errno::INVAL),
+    };
+    let header = &raw const header;
+    // SAFETY: the kernel copies so many instructions from there, however they
+    // are aligned, and writes nothing.
+    check(unsafe { call(number::SECCOMP, [SET_MODE_FILTER, 0, header as usize, 0, 0]) })?;
+    Ok(())
+}
+
+/// Whether rules of system calls are in force here: a call that they refuse, and
+/// that changes nothing, is refused.
+pub fn is_filtered() -> bool {
+    const GET_KEYRING_ID: usize = 0;
+    const SESSION_KEYRING: usize = -3isize as usize;
+    const GET_SECCOMP: usize = 21;
+    const NOSYS: Errno = Errno(38);
+    // SAFETY: takes integers and, without being asked to, makes no keyring.
+    let answer = check(unsafe { call(number::KEYCTL, [GET_KEYRING_ID, SESSION_KEYRING, 0, 0, 0]) });
+    // SAFETY: takes integers.
+    let mode = check(unsafe { call(number::PRCTL, [GET_SECCOMP, 0, 0, 0, 0]) });
+    matches!(answer, Err(NOSYS | Errno::PERM)) && mode == Ok(2)
 }
 
 /// Makes a descriptor also one of the standard ones.

@@ -27,11 +27,11 @@ const EXIT_DONE: i32 = 0;
 pub const EXIT_FAILED: i32 = 125;
 
 /// Serves until the host says otherwise or goes away.
-pub fn serve(channel: OwnedFd) -> i32 {
+pub fn serve(channel: OwnedFd, kernel: Kernel) -> i32 {
     match prepared(&channel) {
         Ok(signals) => {
             let mut agent = Agent {
-                session: Session::new(Kernel),
+                session: Session::new(kernel),
                 inbox: Inbox::default(),
                 channel,
                 signals,
@@ -82,7 +82,7 @@ impl Agent {
     fn serve(&mut self) -> i32 {
         loop {
             if self.turn().is_err() {
-                self.session.refuse("this is not the protocol of version 1");
+                self.session.refuse("this is not the protocol of version 2");
             }
             if self.send() == Channel::Closed {
                 return EXIT_FAILED;

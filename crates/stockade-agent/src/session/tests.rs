@@ -53,7 +53,7 @@ fn another_version_and_another_first_word_are_refused() {
     assert_eq!(session.closing(), Some(Closing::Refused));
     let frames = said(&mut session);
     let reply: Reply<'_> = wire::decode(&frames[0].1).unwrap();
-    assert!(matches!(reply, Reply::Refused { reason } if reason.contains("version 1")));
+    assert!(matches!(reply, Reply::Refused { reason } if reason.contains("version 2")));
     let mut session = self::session(1);
     let early = frame(1, &Request::Shutdown);
     assert_eq!(session.receive(1, &early), Err(WireError::Malformed));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Change, Errno, Started, System};
-use crate::wire::{ExecSpec, FileRequest, Size, Status};
+use crate::wire::{ExecSpec, FileRequest, Met, Size, Status};
 
 /// Numbers from a seed (xorshift).
 #[derive(Debug)]
@@ -148,5 +148,12 @@ impl System for ChanceKernel {
 
     fn set_clock(&mut self, _: i64, _: u32) -> Result<(), Errno> {
         Err(Errno::PERM)
+    }
+
+    fn met(&mut self) -> Met {
+        Met {
+            processes: self.chance.one_in(2),
+            memory: self.chance.one_in(2),
+        }
     }
 }

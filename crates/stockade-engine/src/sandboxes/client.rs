@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::{Errno, read};
 use stockade_agent::buffer::Inbox;
-use stockade_agent::wire::{CHUNK_BYTES_MAX, Reply, Status, Stream, WireError};
+use stockade_agent::wire::{CHUNK_BYTES_MAX, Met, Reply, Status, Stream, WireError};
 use stockade_sys::rustix;
 
 use super::wire::{Outbox, ToCaller};
@@ -92,7 +92,7 @@ impl Telling {
             Reply::End { stream } => self.outlets[stream as usize].ended = true,
             Reply::Credit { bytes } => self.credit += bytes,
             Reply::Stopped { signal } => self.stopped = Some(signal),
-            Reply::Ended { status } => self.last = Some(Last::Ended(status)),
+            Reply::Ended { status, .. } => self.last = Some(Last::Ended(status)),
             Reply::Failed { errno, reason } => {
                 let reason = stockade_agent::host::shown(reason);
                 self.last = Some(Last::Failed { errno, reason });
@@ -138,7 +138,10 @@ impl Telling {
                 errno: *errno,
                 reason,
             },
-            Some(Last::Ended(status)) if all_told => Reply::Ended { status: *status },
+            Some(Last::Ended(status)) if all_told => Reply::Ended {
+                status: *status,
+                met: Met::NONE,
+            },
             Some(Last::Done) if all_told => Reply::Done,
             _ => return Ok(false),
         };

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::PollFlags;
 use stockade_agent::host::Accepted;
-use stockade_agent::wire::{Reply, Request, Status, TASKS_MAX};
+use stockade_agent::wire::{Met, Reply, Request, Status, TASKS_MAX};
 use stockade_policy::plan::{GuestKernel, Plan};
 use stockade_sys::{rustix, signal};
 use stockade_walls::agent::Agent;
@@ -141,6 +141,8 @@ pub struct Host {
     next_client: u64,
     running: BTreeMap<u32, Running>,
     execs: u64,
+    /// Limits that the agent said were met: none but those that it holds.
+    met: Met,
     phase: Phase,
     /// Why it is to end, once it is.
     reason: Option<String>,
@@ -206,6 +208,7 @@ impl Host {
             next_client: 0,
             running: BTreeMap::new(),
             execs: 0,
+            met: Met::NONE,
             phase: Phase::Greeting {
                 until: Instant::now() + GREETING_MAX,
             },
@@ -435,12 +438,17 @@ impl Host {
             running,
             callers,
             kernel,
+            met,
             ..
         } = self;
         let heard = link.receive(|task, reply, accepted| {
             greeted |= accepted == Accepted::Greeted;
             if let Callers::One(one) = callers {
                 one.note(reply);
+            }
+            if let Reply::Ended { met: told, .. } = reply {
+                met.processes |= told.processes;
+                met.memory |= told.memory;
             }
             if kernel.note(task, reply) {
                 return;
@@ -530,9 +538,11 @@ fn ended(one: &Running, last: &Reply<'_>) -> Option<Event> {
     let (code, signal, error) = match *last {
         Reply::Ended {
             status: Status::Exited(code),
+            ..
         } => (Some(code), None, String::new()),
         Reply::Ended {
             status: Status::Killed { signal, .. },
+            ..
         } => (None, Some(signal), String::new()),
         Reply::Failed { errno, reason } => {
             let reason = stockade_agent::host::shown(reason);

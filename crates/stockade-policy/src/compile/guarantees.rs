@@ -165,7 +165,7 @@ fn mechanism(
     guarantee: Guarantee,
 ) -> Result<String, &'static str> {
     let of_guest = match policy.wall.0.has_own_kernel() {
-        true => guest::mechanism(guarantee),
+        true => guest::mechanism(guarantee, policy.wall.0),
         false if policy.oci_runtime().is_some() => guest::runtime_mechanism(guarantee),
         false => None,
     };

@@ -151,21 +151,6 @@ fn check_machine(policy: &Policy, facts: &Facts, findings: &mut Findings) {
         );
     }
     check_offers(policy, findings);
-    if let Some((_, rule)) = &policy.limits.file_bytes {
-        findings.refuse(
-            FS6,
-            format!(
-                "the size of a single file ({}) is not limited in a machine",
-                rule.origin
-            ),
-            "remove limits.file_size, or use a weaker wall",
-        );
-    }
-    findings.lose(
-        PR7,
-        "the number of processes in the machine, their open files and their processor time are \
-         bounded by the machine as a whole alone",
-    );
 }
 
 /// What leads to or from the loopback of a sandbox leads to or from QEMU, and not
@@ -235,8 +220,12 @@ fn memory(limits: &Limits) -> u32 {
 
 /// What holds a guarantee besides what holds it around any process; `None`
 /// where that is all.
-pub(super) fn mechanism(guarantee: Guarantee) -> Option<&'static str> {
+pub(super) fn mechanism(guarantee: Guarantee, wall: Wall) -> Option<&'static str> {
     Some(match guarantee {
+        PR1 if wall == Wall::Microvm => {
+            "system calls go to a kernel of the command's own and never to the host's; the same \
+             rules are in force within it and around it; other ABIs and io_uring are refused"
+        }
         FS2 => {
             "read-only mounts, around a file server that the command reaches only through its own kernel"
         }

@@ -288,7 +288,9 @@ impl Relay {
                 }
                 ToCaller::Task(Reply::Credit { bytes }) => self.credit += bytes as usize,
                 ToCaller::Task(Reply::Stopped { .. }) => stopped = true,
-                ToCaller::Task(Reply::Ended { status }) => self.done = Some(Done::Ended(status)),
+                ToCaller::Task(Reply::Ended { status, .. }) => {
+                    self.done = Some(Done::Ended(status))
+                }
                 ToCaller::Task(Reply::Failed { errno, reason }) => {
                     let reason = reason.to_owned();
                     self.done = Some(Done::Failed { errno, reason });

@@ -4,9 +4,9 @@ use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::rand::{GetRandomFlags, getrandom};
-use stockade_agent::machine::{Birth, ENTROPY_BYTES};
+use stockade_agent::machine::{Birth, ENTROPY_BYTES, Limits};
 use stockade_policy::path::AbsolutePath;
-use stockade_policy::plan::Plan;
+use stockade_policy::plan::{Action, Instruction, Plan};
 use stockade_sys::rustix;
 
 use crate::sandboxes::link::Link;
@@ -14,6 +14,9 @@ use crate::sandboxes::link::Link;
 /// Temporary directories that become the machine's own memory, unless something
 /// else of the view is below them.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+
+/// More open files than this no kernel grants (`fs.nr_open`).
+const OPEN_FILES_MAX: u64 = 1 << 20;
 
 /// Tells the machine of this plan.
 pub(super) fn introduce(link: &mut Link, plan: &Plan) -> io::Result<()> {
@@ -43,8 +46,40 @@ pub(super) fn introduce(link: &mut Link, plan: &Plan) -> io::Result<()> {
             name.as_bytes()
         },
         private: &private,
+        filter: &filter(plan),
+        limits: Limits {
+            processes: plan.limits.processes,
+            open_files: plan.limits.open_files.map(|most| most.min(OPEN_FILES_MAX)),
+            file_bytes: plan.limits.file_bytes,
+            cpu_seconds: plan.limits.cpu_seconds,
+        },
     });
     Ok(())
+}
+
+/// The rules of system calls that the plan has around the machine: within it,
+/// they are around each command. A plan without any is no machine's, and none
+/// starts.
+fn filter(plan: &Plan) -> Vec<u8> {
+    let programs = plan.steps.iter().filter_map(|step| match &step.action {
+        Action::Seccomp { program } => Some(program),
+        _ => None,
+    });
+    let bytes = |one: &Instruction| {
+        let [code_low, code_high] = one.code.to_le_bytes();
+        let [a, b, c, d] = one.operand.to_le_bytes();
+        [
+            code_low,
+            code_high,
+            one.jump_true,
+            one.jump_false,
+            a,
+            b,
+            c,
+            d,
+        ]
+    };
+    programs.flatten().flat_map(bytes).collect()
 }
 
 /// Whether a path is a private directory with nothing else of the view below.

@@ -57,6 +57,19 @@ impl Host {
         let _unwritten = self.write_down(&events).is_err();
     }
 
+    /// Limits that were met in a kernel of the sandbox's own, which holds them.
+    pub(crate) fn limits_met(&self) -> Vec<LimitHit> {
+        let is_machine = self.own.is_some();
+        let of = |met: bool, limit| (is_machine && met).then_some(limit);
+        [
+            of(self.met.memory, LimitHit::Memory),
+            of(self.met.processes, LimitHit::Processes),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
     /// Why it ended, once it has.
     pub(crate) fn reason(&self) -> &str {
         self.reason.as_deref().unwrap_or("it ended")

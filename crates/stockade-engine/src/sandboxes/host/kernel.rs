@@ -133,8 +133,8 @@ fn another(place: &GuestKernel, said: &[u8], host: &[u8]) -> io::Result<String> 
             let mark = format!("{MARK}{}", machine.mark());
             let mut words = said.split(|&byte| byte == b' ');
             let since = match machine.saved {
-                Some(_) => "; it was restored from a saved state",
-                None => "; it booted",
+                Some(_) => "; it was restored from a saved state; a filter refused keyctl there",
+                None => "; it booted; a filter refused keyctl there",
             };
             (words.any(|word| word == mark.as_bytes()), since)
         }

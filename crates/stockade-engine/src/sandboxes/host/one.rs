@@ -63,7 +63,7 @@ impl One {
             Reply::Data { stream, bytes } if stream == errors => {
                 remember(&mut self.last_words, bytes);
             }
-            Reply::Ended { status } => {
+            Reply::Ended { status, .. } => {
                 self.ended = Some(match status {
                     Status::Exited(code) => End::Exited(code),
                     Status::Killed { signal, core } => End::Killed { signal, core },

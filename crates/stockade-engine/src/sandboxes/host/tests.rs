@@ -121,6 +121,11 @@ impl Stage {
 }
 
 /// What a caller was told by now.
+fn over(status: Status) -> Reply<'static> {
+    let met = Met::NONE;
+    Reply::Ended { status, met }
+}
+
 fn told(caller: &UnixStream) -> Vec<String> {
     let mut inbox = Inbox::default();
     let mut all = Vec::new();
@@ -179,7 +184,7 @@ fn a_command_goes_its_way() {
         stage.say(1, &Reply::End { stream }).unwrap();
     }
     let status = Status::Exited(3);
-    stage.say(1, &Reply::Ended { status }).unwrap();
+    stage.say(1, &over(status)).unwrap();
     let told = told(&caller);
     assert_eq!(told.len(), 6, "{told:?}");
     assert!(told[4].contains("Exited(3)"), "{told:?}");
@@ -197,9 +202,9 @@ fn what_cannot_be_true_ends_the_sandbox() {
     let lies: [&[(u32, Reply<'_>)]; 8] = [
         &[(0, Reply::Hello { version: VERSION })],
         &[(9, STARTED)],
-        &[(1, Reply::Ended { status })],
+        &[(1, over(status))],
         &[(1, STARTED), (1, STARTED)],
-        &[(1, STARTED), (1, Reply::Ended { status })],
+        &[(1, STARTED), (1, over(status))],
         &[(1, STARTED), (1, Reply::Credit { bytes: 1 })],
         &[(1, Reply::Done)],
         &[
@@ -408,7 +413,7 @@ fn an_end_in_order_asks_first() {
         signal: 15,
         core: false,
     };
-    stage.say(1, &Reply::Ended { status }).unwrap();
+    stage.say(1, &over(status)).unwrap();
     assert!(matches!(stage.host.phase, Phase::Leaving { .. }));
     stage.host.phase = Phase::Leaving {
         until: Instant::now(),
