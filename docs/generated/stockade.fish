@@ -67,6 +67,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand run" -l wall -d 'The w
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l runtime -d 'Have an installed OCI runtime make the container: `runc` or `crun` (needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l accept-runtime -d 'Use exactly this version of it, whatever is known against its number' -r
+complete -c stockade -n "__fish_stockade_using_subcommand run" -l accelerator -d 'What executes a machine: `kvm` or `tcg` (needs the wall `microvm`); without it KVM, where a trial shows that it works' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand run" -l write -d 'Also let it write PATH' -r
@@ -96,6 +97,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand shell" -l wall -d 'The
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l runtime -d 'Have an installed OCI runtime make the container: `runc` or `crun` (needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l accept-runtime -d 'Use exactly this version of it, whatever is known against its number' -r
+complete -c stockade -n "__fish_stockade_using_subcommand shell" -l accelerator -d 'What executes a machine: `kvm` or `tcg` (needs the wall `microvm`); without it KVM, where a trial shows that it works' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l write -d 'Also let it write PATH' -r
@@ -119,6 +121,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand start" -l wall -d 'The
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l runtime -d 'Have an installed OCI runtime make the container: `runc` or `crun` (needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l accept-runtime -d 'Use exactly this version of it, whatever is known against its number' -r
+complete -c stockade -n "__fish_stockade_using_subcommand start" -l accelerator -d 'What executes a machine: `kvm` or `tcg` (needs the wall `microvm`); without it KVM, where a trial shows that it works' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l write -d 'Also let it write PATH' -r
@@ -162,6 +165,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand explain" -l wall -d 'T
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l runtime -d 'Have an installed OCI runtime make the container: `runc` or `crun` (needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l accept-runtime -d 'Use exactly this version of it, whatever is known against its number' -r
+complete -c stockade -n "__fish_stockade_using_subcommand explain" -l accelerator -d 'What executes a machine: `kvm` or `tcg` (needs the wall `microvm`); without it KVM, where a trial shows that it works' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l write -d 'Also let it write PATH' -r
@@ -187,6 +191,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand test" -l wall -d 'The 
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l runtime -d 'Have an installed OCI runtime make the container: `runc` or `crun` (needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l accept-runtime -d 'Use exactly this version of it, whatever is known against its number' -r
+complete -c stockade -n "__fish_stockade_using_subcommand test" -l accelerator -d 'What executes a machine: `kvm` or `tcg` (needs the wall `microvm`); without it KVM, where a trial shows that it works' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand test" -l write -d 'Also let it write PATH' -r
@@ -252,6 +257,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand learn" -l wall -d 'The
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l runtime -d 'Have an installed OCI runtime make the container: `runc` or `crun` (needs the wall `container`)' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l accept-runtime -d 'Use exactly this version of it, whatever is known against its number' -r
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l accelerator -d 'What executes a machine: `kvm` or `tcg` (needs the wall `microvm`); without it KVM, where a trial shows that it works' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l preset -d 'Start from a named preset' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l read -d 'Also let it read PATH, or the set `toolchains`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l write -d 'Also let it write PATH' -r

@@ -12,7 +12,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use stockade_policy::plan::{GuestKernel, Machine, Plan};
+use stockade_policy::plan::{Accelerator, GuestKernel, Machine, Plan};
 use stockade_sys::rustix::io::read;
 use stockade_vm::VmError;
 use stockade_vm::saved::{self, Saving};
@@ -45,10 +45,11 @@ fn system(doing: &'static str) -> impl Fn(io::Error) -> SaveError {
     move |error| SaveError::System { doing, error }
 }
 
-/// The machine of a plan, if it would boot.
+/// The machine of a plan, if it would boot for long.
 pub(crate) fn that_boots(plan: &Plan) -> Option<&Machine> {
     match &plan.guest.as_ref()?.kernel {
-        GuestKernel::Machine(machine) if machine.saved.is_none() => Some(machine),
+        GuestKernel::Machine(machine) => Some(machine)
+            .filter(|machine| machine.saved.is_none() && machine.accelerator == Accelerator::Tcg),
         _ => None,
     }
 }

@@ -7,6 +7,7 @@
 mod answer;
 pub mod firecracker;
 pub mod gvisor;
+pub(crate) mod kvm;
 pub mod machine;
 pub mod network;
 mod program;

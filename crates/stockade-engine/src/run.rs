@@ -25,7 +25,7 @@ use stockade_policy::policy::{GrantTarget, PathGrant};
 use stockade_sys::rustix::io::read;
 use stockade_sys::signal::{self, Signals};
 use stockade_walls::WallError;
-use stockade_walls::process::{self as process_wall, Embryo, Sandbox, Start};
+use stockade_walls::process::{self as process_wall, ChildStream, Embryo, Sandbox, Start};
 use stockade_workspace::store::{Lock, StoreError};
 
 use crate::caches::{self, CacheError, Held};
@@ -201,20 +201,26 @@ pub struct Prepared {
 impl Prepared {
     /// Prepares a run by the caller. This process must have one thread.
     pub fn new() -> Result<Self, Refusal> {
-        Self::with(false)
+        Self::with(false, false)
     }
 
     /// As [`Prepared::new`], for a sandbox to which no stream leads.
     pub fn detached() -> Result<Self, Refusal> {
-        Self::with(true)
+        Self::with(true, false)
     }
 
-    fn with(detached: bool) -> Result<Self, Refusal> {
+    /// As [`Prepared::detached`], around what starts a kernel or a container of
+    /// the command's own.
+    fn around_guest() -> Result<Self, Refusal> {
+        Self::with(true, true)
+    }
+
+    fn with(detached: bool, guest: bool) -> Result<Self, Refusal> {
         let system = |what| move |error| Refusal::System { what, error };
         let mut streams = prepare_streams(detached)?;
         let signals = Signals::take_over(&handled_signals()).map_err(system("signals"))?;
         signal::ignore(signal::PIPE);
-        let child = streams.take_child();
+        let (child, words) = streams_of_child(&mut streams, guest)?;
         let (form, identity) = (Form::Namespaces, probe::identity()?);
         let embryo = Embryo::fork(form, identity, child, &compile::prelude());
         Ok(Self {
@@ -223,7 +229,7 @@ impl Prepared {
             embryo,
             egress: None,
             detached,
-            words: None,
+            words,
         })
     }
 
@@ -236,22 +242,33 @@ impl Prepared {
             Ok(embryo) => embryo.fits(plan),
             Err(_) => plan.form == Form::Namespaces,
         };
-        if fits {
+        if fits && (plan.guest.is_none() || self.words.is_some()) {
             return Ok(embryo);
         }
         drop(embryo);
         self.streams = prepare_streams(self.detached)?;
-        let mut child = self.streams.take_child();
-        if plan.guest.is_some() {
-            let (words, said) = streams::words().map_err(|error| Refusal::System {
-                what: "the standard streams",
-                error,
-            })?;
-            self.words = Some(words);
-            child[2] = said;
-        }
+        let (child, words) = streams_of_child(&mut self.streams, plan.guest.is_some())?;
+        self.words = words;
         Ok(Embryo::fork(plan.form, probe::identity()?, child, &[]))
     }
+}
+
+/// What the launcher takes over, and where the words can be read of what starts a
+/// kernel or a container of the command's own.
+fn streams_of_child(
+    streams: &mut streams::Prepared,
+    guest: bool,
+) -> Result<([ChildStream; 3], Option<OwnedFd>), Refusal> {
+    let mut child = streams.take_child();
+    if !guest {
+        return Ok((child, None));
+    }
+    let (words, said) = streams::words().map_err(|error| Refusal::System {
+        what: "the standard streams",
+        error,
+    })?;
+    child[2] = said;
+    Ok((child, Some(words)))
 }
 
 fn prepare_streams(detached: bool) -> Result<streams::Prepared, Refusal> {
@@ -352,7 +369,8 @@ fn compiled(
         directory,
     };
     let program = request.egress_program.as_deref();
-    let (mut plan, machine) = choice::cheapest(&mut loaded, &mut facts, &command, program)?;
+    let own = (program, request.notices);
+    let (mut plan, machine) = choice::cheapest(&mut loaded, &mut facts, &command, own)?;
     plan.notes.extend(loaded.notes.iter().cloned());
     let digest = digest(&plan);
     Ok(Planned {
@@ -412,7 +430,7 @@ pub fn run(request: &Request, planned: &Planned, prepared: Prepared) -> Result<F
         error,
     })?;
     let hosting = Hosting::Once { caller };
-    begin(request, planned, Prepared::detached()?, Some(hosting))
+    begin(request, planned, Prepared::around_guest()?, Some(hosting))
 }
 
 /// As [`run`], with the agent as the command: returns when the sandbox is over.

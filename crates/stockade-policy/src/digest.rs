@@ -14,8 +14,8 @@ use crate::caches::{Cache, Caches, Lead};
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
 use crate::plan::{
-    Access, Action, Command, Cover, Form, Grant, Guest, GuestKernel, Hold, Image, Instruction,
-    Landlock, LandlockRule, Limits, Listener, Machine, Mask, MaskPath, Plan, Resource,
+    Accelerator, Access, Action, Command, Cover, Form, Grant, Guest, GuestKernel, Hold, Image,
+    Instruction, Landlock, LandlockRule, Limits, Listener, Machine, Mask, MaskPath, Plan, Resource,
     ResourceLimit, Rule, Runsc, Runtime, RuntimeKind, StandIn, StandInKind, Step, StoreFormat,
     Wall, WorkspaceMode,
 };
@@ -197,7 +197,7 @@ structs! {
     Runtime { kind, program, version }
     Machine {
         program, version, image, release, kernel, kernel_digest, initramfs, initramfs_digest,
-        memory, saved,
+        memory, processors, accelerator, saved,
     }
     Rule { id, origin, reason }
     Grant { path, access, private, rule }
@@ -264,6 +264,12 @@ impl Canonical for GuestKernel {
             Self::Machine(machine) => variant!(encoder, 1, machine),
             Self::Hosts(runtime) => variant!(encoder, 2, runtime),
         }
+    }
+}
+
+impl Canonical for Accelerator {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.bytes(self.word().as_bytes());
     }
 }
 

@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::keys;
-use crate::plan::{Form, RuntimeKind, WallDemand, WorkspaceMode};
+use crate::plan::{Accelerator, Form, RuntimeKind, WallDemand, WorkspaceMode};
 use crate::policy::Amount;
 use crate::presets::Preset;
 use crate::problem::{Fault, Layer, Located, PROBLEMS_MAX, Place, Problem, closest};
@@ -46,6 +46,7 @@ pub struct Document {
     pub image: Option<Located<String>>,
     pub runtime: Option<Located<RuntimeKind>>,
     pub accepted_runtime: Option<Located<String>>,
+    pub accelerator: Option<Located<Accelerator>>,
     pub workspace: Option<Located<WorkspaceMode>>,
     pub write: List<WrittenPath>,
     pub read: List<Readable>,
@@ -152,6 +153,7 @@ impl Document {
             image: None,
             runtime: None,
             accepted_runtime: None,
+            accelerator: None,
             workspace: None,
             write: None,
             read: None,

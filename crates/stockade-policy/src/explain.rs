@@ -15,7 +15,8 @@ use crate::compile::bytes_text;
 use crate::digest::digest;
 use crate::path::printable;
 use crate::plan::{
-    Access, Action, Form, Grant, GuestKernel, Hold, Limits, Plan, Rule, Wall, WorkspaceMode,
+    Accelerator, Access, Action, Form, Grant, GuestKernel, Hold, Limits, Plan, Rule, Wall,
+    WorkspaceMode,
 };
 use crate::seccomp::{self, Applies};
 
@@ -80,10 +81,18 @@ pub fn text(plan: &Plan, style: Style, detail: Detail) -> String {
                 runtime.program
             ),
             GuestKernel::Machine(machine) => format!(
-                "Kernel Linux {} of machine image {}, {} MiB, {}, in QEMU {} ({})",
+                "Kernel Linux {} of machine image {}, {} MiB, {}, {}, {}, in QEMU {} ({})",
                 machine.release,
                 machine.image,
                 machine.memory,
+                match machine.processors {
+                    1 => "1 processor".to_owned(),
+                    many => format!("{many} processors"),
+                },
+                match machine.accelerator {
+                    Accelerator::Kvm => "executed by the processor (KVM)",
+                    Accelerator::Tcg => "translated (TCG)",
+                },
                 match machine.saved {
                     Some(_) => "restored from a saved state",
                     None => "booted",

@@ -160,15 +160,19 @@ pub enum Gvisor {
 /// Whether a virtual machine can be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MachineFacts {
-    Found {
-        machine: Machine,
-        /// States from which one can go on instead of booting.
-        saved: Vec<SavedMachine>,
-    },
-    Missing {
-        reason: String,
-        remedy: String,
-    },
+    Found(Box<MachineFound>),
+    Missing { reason: String, remedy: String },
+}
+
+/// A virtual machine that can be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineFound {
+    pub machine: Machine,
+    /// States from which one can go on instead of booting.
+    pub saved: Vec<SavedMachine>,
+    /// Whether KVM runs it. Where the policy does not say whether it should,
+    /// that was really tried.
+    pub kvm: Ability,
 }
 
 /// A machine that was saved before it knew whom it would work for.

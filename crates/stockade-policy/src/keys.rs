@@ -82,6 +82,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("environment", "Environment. Only listed variables enter."),
     ("process", "How the process wall is set up."),
     ("container", "What the container wall stands on."),
+    ("microvm", "How virtual machines are run."),
     (
         "limits",
         "Limits. Across files the smallest wins; a limit that was hit is named in the result.",
@@ -275,6 +276,17 @@ static KEYS: &[Key] = &[
         example: r#"accept_runtime = "1.1.12+ds1-5.1+deb12u2""#,
         read: |document, reader, input| {
             document.accepted_runtime = reader.text(input, value::runtime_version);
+        },
+    },
+    Key {
+        path: "microvm.accelerator",
+        grammar: Grammar::Text(Text::Words(&["kvm", "tcg"])),
+        about: "What executes the instructions of a machine: \"kvm\" the processor, \"tcg\" QEMU, \
+                which translates them, slowly, and keeps the host's KVM away from the machine. \
+                Without this key it is KVM where a trial shows that it works.",
+        example: r#"accelerator = "kvm""#,
+        read: |document, reader, input| {
+            document.accelerator = reader.text(input, value::accelerator);
         },
     },
     Key {

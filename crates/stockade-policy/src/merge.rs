@@ -18,7 +18,7 @@ mod worktree;
 use crate::caches::Cache;
 use crate::containment::{Contained, Scope};
 use crate::defaults;
-use crate::plan::{Form, Rule, RuntimeKind, Wall, WallDemand, WorkspaceMode};
+use crate::plan::{Accelerator, Form, Rule, RuntimeKind, Wall, WallDemand, WorkspaceMode};
 use crate::policy::{
     Amount, GrantTarget, HidePattern, LimitDemands, NetworkPolicy, PathGrant, Policy,
     limit_defaults,
@@ -87,6 +87,7 @@ struct Granted {
     nested_sandbox: Option<Rule>,
     image: Option<(String, Rule)>,
     runtime: Option<(RuntimeKind, Rule)>,
+    accelerator: Option<(Accelerator, Rule)>,
     accepted_runtime: Option<(String, Rule)>,
     form: Form,
     limits: LimitDemands,
@@ -118,6 +119,7 @@ impl<'a> Merger<'a> {
             nested_sandbox: nested_sandbox(&self.granting, &self.granting),
             image: last(&self.granting, |policy| &policy.image),
             runtime: last(&self.granting, |policy| &policy.runtime),
+            accelerator: last(&self.granting, |policy| &policy.accelerator),
             accepted_runtime: last(&self.granting, |policy| &policy.accepted_runtime),
             form: form(&self.granting, &self.granting),
             limits: limits(&self.granting),
@@ -173,6 +175,7 @@ impl<'a> Merger<'a> {
             caches,
             image,
             runtime,
+            accelerator,
             accepted_runtime,
             ..
         } = granted;
@@ -194,6 +197,7 @@ impl<'a> Merger<'a> {
             wall_demand,
             image,
             runtime,
+            accelerator,
             accepted_runtime,
             workspace: context.workspace.clone(),
             workspace_mode: workspace_mode(&self.all),
@@ -582,6 +586,11 @@ impl Widenings<'_> {
         }
         self.choice(&policy.image, &granted.image, "choose the image");
         self.choice(&policy.runtime, &granted.runtime, "choose the OCI runtime");
+        self.choice(
+            &policy.accelerator,
+            &granted.accelerator,
+            "choose what executes a machine",
+        );
         self.choice(
             &policy.accepted_runtime,
             &granted.accepted_runtime,

@@ -595,6 +595,10 @@ pub struct Machine {
     pub initramfs_digest: String,
     /// Its memory in MiB; 0 until the plan says how much.
     pub memory: u32,
+    /// How many processors it has.
+    pub processors: u32,
+    /// Who executes its instructions.
+    pub accelerator: Accelerator,
     /// SHA-256 of the saved state from which it goes on; `None` where it boots.
     pub saved: Option<String>,
 }
@@ -607,6 +611,27 @@ impl Machine {
         self.initramfs_digest
             .get(..LENGTH)
             .unwrap_or(&self.initramfs_digest)
+    }
+}
+
+/// What executes the instructions of a virtual machine, in QEMU's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Accelerator {
+    /// The processor (`/dev/kvm`).
+    Kvm,
+    /// QEMU, which translates them.
+    Tcg,
+}
+
+impl Accelerator {
+    pub const ALL: [Self; 2] = [Self::Kvm, Self::Tcg];
+
+    /// The word of the policy.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::guard::Guard;
 use crate::path::AbsolutePath;
-use crate::plan::{Form, Rule, RuntimeKind, Wall, WallDemand, WorkspaceMode};
+use crate::plan::{Accelerator, Form, Rule, RuntimeKind, Wall, WallDemand, WorkspaceMode};
 
 pub use network::{NetworkPolicy, SocketDemand};
 
@@ -28,6 +28,8 @@ pub struct Policy {
     pub runtime: Option<(RuntimeKind, Rule)>,
     /// A version of it that is used although something is known against it.
     pub accepted_runtime: Option<(String, Rule)>,
+    /// What executes a machine; `None` for KVM where that really works.
+    pub accelerator: Option<(Accelerator, Rule)>,
     pub form: Form,
     /// The project directory, links resolved.
     pub workspace: AbsolutePath,

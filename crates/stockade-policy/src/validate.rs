@@ -8,7 +8,7 @@ use crate::caches::Cache;
 use crate::document::{Document, List, Setting, from_settings};
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError};
-use crate::plan::{Form, Rule, RuntimeKind, WallDemand, WorkspaceMode};
+use crate::plan::{Accelerator, Form, Rule, RuntimeKind, WallDemand, WorkspaceMode};
 use crate::policy::{Amount, GrantTarget, NamedSet};
 use crate::problem::{Fault, Layer, LayerKind, Located, Place, Problem};
 use crate::value::{Readable, WrittenGuard, WrittenPath, bad_path};
@@ -44,6 +44,7 @@ pub struct LayerPolicy {
     pub(crate) wall: Option<Item<WallDemand>>,
     pub(crate) image: Option<Item<String>>,
     pub(crate) runtime: Option<Item<RuntimeKind>>,
+    pub(crate) accelerator: Option<Item<Accelerator>>,
     pub(crate) accepted_runtime: Option<Item<String>>,
     pub(crate) workspace: Option<Item<WorkspaceMode>>,
     pub(crate) write: Said<GrantTarget>,
@@ -90,6 +91,7 @@ pub fn validate(document: &Document, context: &Context) -> Result<LayerPolicy, V
         wall: rules.one("wall", &document.wall),
         image: rules.one("container.image", &document.image),
         runtime: rules.one("container.runtime", &document.runtime),
+        accelerator: rules.one("microvm.accelerator", &document.accelerator),
         accepted_runtime: rules.one("container.accept_runtime", &document.accepted_runtime),
         workspace: rules.one("filesystem.workspace", &document.workspace),
         write: validator.writable(&document.write),
@@ -160,7 +162,7 @@ fn with_preset(document: &Document) -> Result<Document, Vec<Problem>> {
     }
     fill! {
         lists [write read hide caches guard guard_report network_allow environment_pass weaken]
-        scalars [wall image runtime accepted_runtime workspace guarded_ask nested_sandbox form memory processes cpu_percent cpu_seconds
+        scalars [wall image runtime accepted_runtime accelerator workspace guarded_ask nested_sandbox form memory processes cpu_percent cpu_seconds
             wall_time_ms open_files file_bytes disk_bytes cache_bytes store_bytes exact]
     }
     Ok(filled)

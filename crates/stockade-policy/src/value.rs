@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::caches::Cache;
 use crate::guarantee::Guarantee;
 use crate::path::{AbsolutePath, PathError, printable};
-use crate::plan::{Form, RuntimeKind, Wall, WallDemand, WorkspaceMode};
+use crate::plan::{Accelerator, Form, RuntimeKind, Wall, WallDemand, WorkspaceMode};
 use crate::policy::{Amount, NamedSet};
 use crate::presets::{self, Preset};
 use crate::problem::{Fault, closest};
@@ -468,6 +468,18 @@ pub(crate) fn runtime_version(text: &str) -> Parsed<String> {
                 .help("write it as the refusal and `stockade doctor` do"),
         ),
     }
+}
+
+/// `microvm.accelerator`.
+pub(crate) fn accelerator(text: &str) -> Parsed<Accelerator> {
+    let mut known = Accelerator::ALL.into_iter();
+    known.find(|one| one.word() == text).ok_or_else(|| {
+        Fault::new(
+            "unknown-word",
+            format!("{} executes no machine", quoted(text)),
+        )
+        .help("write \"kvm\" or \"tcg\", or remove the key: then it is KVM where that really works")
+    })
 }
 
 /// `filesystem.workspace`.

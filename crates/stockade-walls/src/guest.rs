@@ -10,8 +10,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use stockade_launch::wire;
-use stockade_policy::plan::{GUEST_DIRECTORY, GuestKernel, Machine, Plan, RuntimeKind};
-use stockade_vm::qemu::{self, Accelerator, Start};
+use stockade_policy::plan::{self, GUEST_DIRECTORY, GuestKernel, Machine, Plan, RuntimeKind};
+use stockade_vm::qemu::{self, Start};
 
 use crate::oci;
 
@@ -104,9 +104,12 @@ pub fn to_save(machine: &Machine, network: bool, directory: &Path) -> Vec<OsStri
 /// What is the same of the machine that is saved and those that are restored.
 fn alike(machine: &Machine, network: bool) -> qemu::Machine<'_> {
     qemu::Machine {
-        accelerator: Accelerator::Tcg,
+        accelerator: match machine.accelerator {
+            plan::Accelerator::Kvm => qemu::Accelerator::Kvm,
+            plan::Accelerator::Tcg => qemu::Accelerator::Tcg,
+        },
         memory: machine.memory,
-        processors: 1,
+        processors: machine.processors,
         start: Start::Restore {
             state: STATE,
             channel: CHANNEL,

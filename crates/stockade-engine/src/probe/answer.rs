@@ -37,7 +37,8 @@ pub(super) fn ability(
     Ok(ability)
 }
 
-fn of_this_start(depends_on: &[u8]) -> String {
+/// A key for what holds for one start of one kernel, one user, and this.
+pub(super) fn of_this_start(depends_on: &[u8]) -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let uname = rustix::system::uname();
     let digest: String = Sha256::digest(depends_on)

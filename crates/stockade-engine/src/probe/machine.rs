@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use stockade_policy::facts::{MachineFacts, SavedMachine};
+use stockade_policy::facts::{Ability, MachineFacts, MachineFound, SavedMachine};
 use stockade_policy::path::AbsolutePath;
-use stockade_policy::plan::Machine;
+use stockade_policy::plan::{Accelerator, Machine};
 use stockade_vm::store::{InUse, Store};
 
 use super::program;
@@ -36,12 +36,21 @@ fn missing(reason: impl Into<String>) -> MachineFacts {
 }
 
 /// Looks for QEMU, asks its version, and verifies the image, which stays as long
-/// as the second value lives.
-pub fn found(state: &StateDirectory) -> (MachineFacts, Option<InUse>) {
+/// as the second value lives. `kvm` says whether KVM runs that machine.
+pub fn found(
+    state: &StateDirectory,
+    kvm: impl FnOnce(&Machine) -> Ability,
+) -> (MachineFacts, Option<InUse>) {
     match look(state) {
         Ok((machine, used)) => {
             let saved = saved(&machine, &used);
-            (MachineFacts::Found { machine, saved }, Some(used))
+            let kvm = kvm(&machine);
+            let found = MachineFound {
+                machine,
+                saved,
+                kvm,
+            };
+            (MachineFacts::Found(Box::new(found)), Some(used))
         }
         Err(reason) => (missing(reason), None),
     }
@@ -95,6 +104,8 @@ fn look(state: &StateDirectory) -> Result<(Machine, InUse), String> {
         initramfs: absolute(&used.initramfs)?,
         initramfs_digest: used.image.initramfs.clone(),
         memory: 0,
+        processors: 1,
+        accelerator: Accelerator::Tcg,
         saved: None,
     };
     Ok((machine, used))
@@ -108,7 +119,7 @@ mod tests {
     fn a_fault_with_a_remedy_of_its_own_has_no_other() {
         let parts = |said: &str| match missing(said) {
             MachineFacts::Missing { reason, remedy } => (reason, remedy),
-            MachineFacts::Found { .. } => panic!("{said} is a machine"),
+            MachineFacts::Found(_) => panic!("{said} is a machine"),
         };
         let own = parts("no image\n  remedy: build it");
         assert_eq!(own, ("no image".to_owned(), "build it".to_owned()));

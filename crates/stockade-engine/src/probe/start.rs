@@ -38,6 +38,7 @@ pub(crate) fn starts(
             identity(machine.program.as_path()),
             machine.kernel_digest.clone(),
             machine.initramfs_digest.clone(),
+            machine.accelerator.word().to_owned(),
         ]),
     }
     let name = format!("starts-{}", plan.wall.word());
@@ -61,7 +62,7 @@ fn tried(program: &Path, wall: Wall, mode: WorkspaceMode, project: &Path) -> Abi
     judged(run, wall)
 }
 
-fn judged(run: std::io::Result<Output>, wall: Wall) -> Ability {
+pub(super) fn judged(run: std::io::Result<Output>, wall: Wall) -> Ability {
     let said = match run {
         // Whatever `true` came to, there was a kernel to run it.
         Ok(run) if run.status.code().is_some_and(|code| code != EXIT_REFUSED) => {

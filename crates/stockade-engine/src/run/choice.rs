@@ -11,6 +11,7 @@ use stockade_vm::store::InUse;
 
 use super::{Refusal, Request, compiled};
 use crate::load::{LoadError, Loaded, load};
+use crate::notice::Notices;
 use crate::probe;
 
 /// The plan behind that wall, which is noted in the policy, and what keeps its
@@ -20,13 +21,13 @@ pub(super) fn cheapest(
     loaded: &mut Loaded,
     facts: &mut Facts,
     command: &CommandRequest,
-    program: Option<&Path>,
+    (program, notices): (Option<&Path>, Notices),
 ) -> Result<(Plan, Option<InUse>), Refusal> {
     let demand = loaded.policy.wall_demand;
     let mut passed_over = Vec::new();
     for wall in demand.candidates() {
         loaded.policy.wall.0 = wall;
-        let machine = look_for_kernel(wall, loaded, facts);
+        let machine = look_for_kernel(wall, loaded, facts, (program, notices));
         match compile::compile(&loaded.policy, facts, command.clone()) {
             Err(refused) => passed_over.extend(refused),
             Ok(mut plan) => {
@@ -46,7 +47,12 @@ pub(super) fn cheapest(
 
 /// Finds out whether there is a kernel for the command, where the wall has one,
 /// and the runtime, where the policy names one.
-fn look_for_kernel(wall: Wall, loaded: &Loaded, facts: &mut Facts) -> Option<InUse> {
+fn look_for_kernel(
+    wall: Wall,
+    loaded: &Loaded,
+    facts: &mut Facts,
+    (program, notices): (Option<&Path>, Notices),
+) -> Option<InUse> {
     if let Some(kind) = loaded.policy.oci_runtime() {
         facts.runtime = probe::runtime::found(kind, Some(&loaded.state));
     }
@@ -56,7 +62,8 @@ fn look_for_kernel(wall: Wall, loaded: &Loaded, facts: &mut Facts) -> Option<InU
             None
         }
         Wall::Microvm => {
-            let (machine, used) = probe::machine::found(&loaded.state);
+            let kvm = |machine: &_| probe::kvm::works(loaded, machine, program, notices);
+            let (machine, used) = probe::machine::found(&loaded.state, kvm);
             facts.machine = machine;
             used
         }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use super::{CommandRequest, compile};
 use crate::facts::{
-    Ability, Architecture, ControlGroups, Facts, Gvisor, MachineFacts, PathFact, PathKind,
-    RuntimeFacts,
+    Ability, Architecture, ControlGroups, Facts, Gvisor, MachineFacts, MachineFound, PathFact,
+    PathKind, RuntimeFacts,
 };
 use crate::path::AbsolutePath;
-use crate::plan::{Form, Machine, Plan, Rule, Runsc, Runtime, RuntimeKind, Unenforceable};
+use crate::plan::{
+    Accelerator, Form, Machine, Plan, Rule, Runsc, Runtime, RuntimeKind, Unenforceable,
+};
 use crate::policy::{GrantTarget, LimitDemands, NamedSet, NetworkPolicy, PathGrant, Policy};
 
 pub(crate) fn path(text: &str) -> AbsolutePath {
@@ -31,6 +33,7 @@ pub(crate) fn policy() -> Policy {
         wall_demand,
         image: None,
         runtime: None,
+        accelerator: None,
         accepted_runtime: None,
         form: Form::Namespaces,
         workspace: path("/home/u/project"),
@@ -80,6 +83,13 @@ fn runtime() -> RuntimeFacts {
     })
 }
 
+fn no_kvm() -> Ability {
+    Ability::No {
+        reason: "/dev/kvm is not there".to_owned(),
+        remedy: "load it".to_owned(),
+    }
+}
+
 fn machine() -> MachineFacts {
     let machine = Machine {
         program: path("/usr/bin/qemu-system-x86_64"),
@@ -91,10 +101,15 @@ fn machine() -> MachineFacts {
         initramfs: path("/state/initramfs"),
         initramfs_digest: "i".to_owned(),
         memory: 0,
+        processors: 1,
+        accelerator: Accelerator::Tcg,
         saved: None,
     };
-    let saved = Vec::new();
-    MachineFacts::Found { machine, saved }
+    MachineFacts::Found(Box::new(MachineFound {
+        machine,
+        saved: Vec::new(),
+        kvm: no_kvm(),
+    }))
 }
 
 /// A laptop of an ordinary user, without control groups.

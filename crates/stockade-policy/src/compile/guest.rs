@@ -2,13 +2,16 @@
 //! OCI runtime: whether this machine has it, what the plan says of it, and what
 //! is not held where there is one.
 
-use crate::facts::{Facts, Gvisor, MachineFacts, RuntimeFacts, SavedMachine};
+use crate::facts::{Ability, Facts, Gvisor, MachineFacts, RuntimeFacts, SavedMachine};
 use crate::guarantee::Guarantee::{self, *};
-use crate::plan::{Form, Guest, GuestKernel, Limits, Machine, Runtime, Wall, WorkspaceMode};
+use crate::plan::{
+    Accelerator, Form, Guest, GuestKernel, Limits, Machine, Runtime, Wall, WorkspaceMode,
+};
 use crate::policy::Policy;
 use crate::runtimes;
 
 use super::findings::Findings;
+use super::limits;
 
 /// Memory that QEMU takes besides the machine's own: what it is itself, and the
 /// code that it translated.
@@ -17,6 +20,9 @@ const QEMU_BYTES: u64 = 256 << 20;
 const MACHINE_MIB_MIN: u64 = 192;
 /// Memory of a machine where nothing limits it, in MiB.
 const MACHINE_MIB: u64 = 2048;
+
+/// Most processors of a machine.
+const PROCESSORS_MAX: u32 = 64;
 
 /// Refuses where there is no such kernel, and what one would not keep.
 pub(super) fn check(policy: &Policy, facts: &Facts, findings: &mut Findings) {
@@ -133,8 +139,9 @@ fn check_version(policy: &Policy, runtime: &Runtime, findings: &mut Findings) {
 }
 
 fn check_machine(policy: &Policy, facts: &Facts, findings: &mut Findings) {
-    if let MachineFacts::Missing { reason, remedy } = &facts.machine {
-        findings.refuse(PR1, reason, remedy);
+    match &facts.machine {
+        MachineFacts::Missing { reason, remedy } => findings.refuse(PR1, reason, remedy),
+        MachineFacts::Found(found) => check_kvm(policy, &found.kvm, findings),
     }
     if policy.form != Form::Namespaces {
         findings.refuse(
@@ -151,6 +158,35 @@ fn check_machine(policy: &Policy, facts: &Facts, findings: &mut Findings) {
         );
     }
     check_offers(policy, findings);
+}
+
+/// Refuses where KVM is demanded and is not there, and says why it is slow where
+/// it is not demanded.
+fn check_kvm(policy: &Policy, kvm: &Ability, findings: &mut Findings) {
+    let Ability::No { reason, remedy } = kvm else {
+        return;
+    };
+    match &policy.accelerator {
+        None => findings.note(format!(
+            "QEMU translates the machine's instructions, which is slow: {reason} ({remedy})"
+        )),
+        Some((Accelerator::Tcg, _)) => {}
+        Some((Accelerator::Kvm, rule)) => findings.refuse(
+            PR1,
+            format!("{} ({}) asks for KVM, and {reason}", rule.id, rule.origin),
+            format!("{remedy}; or remove microvm.accelerator"),
+        ),
+    }
+}
+
+/// What executes the machine of this policy.
+pub(super) fn accelerator(policy: &Policy, facts: &Facts) -> Accelerator {
+    let works = matches!(&facts.machine, MachineFacts::Found(found) if found.kvm == Ability::Yes);
+    match &policy.accelerator {
+        Some((Accelerator::Tcg, _)) => Accelerator::Tcg,
+        _ if works => Accelerator::Kvm,
+        _ => Accelerator::Tcg,
+    }
 }
 
 /// What leads to or from the loopback of a sandbox leads to or from QEMU, and not
@@ -185,15 +221,23 @@ pub(super) fn in_plan(policy: &Policy, facts: &Facts, limits: &Limits) -> Option
             Gvisor::Missing { .. } => return None,
         },
         Wall::Microvm => match &facts.machine {
-            MachineFacts::Found { machine, saved } => {
+            MachineFacts::Found(found) => {
                 let memory = memory(limits);
                 let network = policy.network.opens_anything();
-                let fits = |one: &&SavedMachine| one.memory == memory && one.network == network;
-                let saved = saved.iter().find(fits).map(|one| one.digest.clone());
+                let accelerator = accelerator(policy, facts);
+                // Only what boots for a long time is worth saving.
+                let fits = |one: &&SavedMachine| {
+                    accelerator == Accelerator::Tcg
+                        && one.memory == memory
+                        && one.network == network
+                };
+                let saved = found.saved.iter().find(fits).map(|one| one.digest.clone());
                 GuestKernel::Machine(Machine {
                     memory,
+                    processors: processors(accelerator, facts, limits),
+                    accelerator,
                     saved,
-                    ..machine.clone()
+                    ..found.machine.clone()
                 })
             }
             MachineFacts::Missing { .. } => return None,
@@ -207,6 +251,16 @@ pub(super) fn in_plan(policy: &Policy, facts: &Facts, limits: &Limits) -> Option
         kernel,
         host_name: facts.host_name.clone(),
     })
+}
+
+/// Who translates instructions does it for one processor.
+fn processors(accelerator: Accelerator, facts: &Facts, limits: &Limits) -> u32 {
+    let available = limits::processors(facts, limits).len();
+    let available = u32::try_from(available).unwrap_or(u32::MAX);
+    match accelerator {
+        Accelerator::Tcg => 1,
+        Accelerator::Kvm => available.clamp(1, PROCESSORS_MAX),
+    }
 }
 
 /// Memory of a machine in MiB, so that QEMU as a whole keeps to the limit.
@@ -443,6 +497,83 @@ mod tests {
         assert!(ruleset.rules.iter().any(|rule| guest(&rule)));
     }
 
+    fn in_a_machine(kvm: Ability) -> (Policy, Facts) {
+        let mut policy = policy();
+        policy.wall = (Wall::Microvm, rule("wall"));
+        policy.weaken = vec![(PR7, rule("weaken"))];
+        let mut facts = facts();
+        let memory = memory(&compiled(&policy, &facts).unwrap().limits);
+        let MachineFacts::Found(found) = &mut facts.machine else {
+            panic!("no machine");
+        };
+        found.kvm = kvm;
+        found.saved = vec![SavedMachine {
+            memory,
+            network: false,
+            digest: "s".to_owned(),
+        }];
+        (policy, facts)
+    }
+
+    fn machine_of(plan: &Plan) -> &Machine {
+        let Some(GuestKernel::Machine(machine)) = plan.guest.as_ref().map(|it| &it.kernel) else {
+            panic!("no machine");
+        };
+        machine
+    }
+
+    #[test]
+    fn kvm_is_a_device_of_the_host_that_only_such_a_machine_has() {
+        let (mut policy, facts) = in_a_machine(Ability::Yes);
+        let has_device = |plan: &Plan| {
+            let rules = plan.steps.iter().find_map(|step| match &step.action {
+                Action::Landlock(ruleset) => Some(&ruleset.rules),
+                _ => None,
+            });
+            let allowed = rules
+                .unwrap()
+                .iter()
+                .any(|rule| rule.path.as_bytes() == b"/dev/kvm");
+            assert_eq!(position(plan, "guest.accelerator").is_some(), allowed);
+            allowed
+        };
+        let plan = compiled(&policy, &facts).unwrap();
+        let machine = machine_of(&plan);
+        assert_eq!(
+            (machine.accelerator, machine.processors),
+            (Accelerator::Kvm, 4)
+        );
+        assert_eq!(machine.saved, None);
+        assert!(has_device(&plan));
+        policy.accelerator = Some((Accelerator::Tcg, rule("microvm.accelerator")));
+        let plan = compiled(&policy, &facts).unwrap();
+        let machine = machine_of(&plan);
+        assert_eq!(
+            (machine.accelerator, machine.processors),
+            (Accelerator::Tcg, 1)
+        );
+        assert_eq!(machine.saved.as_deref(), Some("s"));
+        assert!(!has_device(&plan));
+    }
+
+    #[test]
+    fn without_kvm_instructions_are_translated_unless_it_is_demanded() {
+        let (mut policy, facts) = in_a_machine(Ability::No {
+            reason: "none is there".to_owned(),
+            remedy: "get one".to_owned(),
+        });
+        let says_why = |plan: &Plan| plan.notes.iter().any(|note| note.contains("none is there"));
+        let plan = compiled(&policy, &facts).unwrap();
+        assert_eq!(machine_of(&plan).accelerator, Accelerator::Tcg);
+        assert!(says_why(&plan));
+        policy.accelerator = Some((Accelerator::Tcg, rule("microvm.accelerator")));
+        assert!(!says_why(&compiled(&policy, &facts).unwrap()));
+        policy.accelerator = Some((Accelerator::Kvm, rule("microvm.accelerator")));
+        let refused = compiled(&policy, &facts).unwrap_err();
+        assert_eq!((refused.len(), refused[0].guarantee), (1, PR1));
+        assert!(refused[0].remedy.starts_with("get one"));
+    }
+
     #[test]
     fn the_memory_of_a_machine_leaves_room_for_qemu() {
         let mut limits = compiled(&policy(), &facts()).unwrap().limits;
@@ -472,8 +603,8 @@ mod tests {
             digest: digest.to_owned(),
         };
         let memory = memory(&limits);
-        if let MachineFacts::Found { saved, .. } = &mut facts.machine {
-            *saved = vec![
+        if let MachineFacts::Found(found) = &mut facts.machine {
+            found.saved = vec![
                 one(memory + 1, false, "larger"),
                 one(memory, true, "with a card"),
                 one(memory, false, "this one"),

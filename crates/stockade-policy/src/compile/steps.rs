@@ -13,12 +13,13 @@ use crate::landlock::{self, Object, Rights};
 use crate::network::rules::Capture;
 use crate::path::AbsolutePath;
 use crate::plan::{
-    Access, Action, CONTAINER_ROOT, Cover, Form, GUEST_DIRECTORY, Landlock, LandlockRule, Limits,
-    MaskPath, Step, Wall, WorkspaceMode,
+    Accelerator, Access, Action, CONTAINER_ROOT, Cover, Form, GUEST_DIRECTORY, Landlock,
+    LandlockRule, Limits, MaskPath, Step, Wall, WorkspaceMode,
 };
 use crate::policy::Policy;
 use crate::seccomp;
 
+use super::guest;
 use super::limits;
 use super::network::Opened;
 use super::sockets;
@@ -223,7 +224,7 @@ impl StepList<'_> {
         self.mask(view, &absent);
         match parts.policy.wall.0 {
             Wall::Gvisor => self.gvisor(parts.facts),
-            Wall::Microvm => self.machine(parts.facts),
+            Wall::Microvm => self.machine(parts.policy, parts.facts),
             Wall::Seatbelt | Wall::Process | Wall::Container => {}
         }
         if let Some(network) = parts.network {
@@ -236,10 +237,11 @@ impl StepList<'_> {
     }
 
     /// Puts kernel and initial file system of a machine into the view.
-    fn machine(&mut self, facts: &Facts) {
-        let MachineFacts::Found { machine, .. } = &facts.machine else {
+    fn machine(&mut self, policy: &Policy, facts: &Facts) {
+        let MachineFacts::Found(found) = &facts.machine else {
             return;
         };
+        let machine = &found.machine;
         let mode = 0o700;
         let path = AbsolutePath::parse(GUEST_DIRECTORY).expect("the path is absolute");
         let directory = Action::PrivateDirectory { path, mode };
@@ -256,6 +258,10 @@ impl StepList<'_> {
                 directory: false,
             };
             self.push(format!("guest.image {name}"), action, &[PR1]);
+        }
+        if guest::accelerator(policy, facts) == Accelerator::Kvm {
+            let name = KVM.to_owned();
+            self.push("guest.accelerator", Action::Device { name }, &[PR1]);
         }
     }
 
@@ -587,6 +593,11 @@ fn landlock_rules(policy: &Policy, facts: &Facts, entries: &Entries) -> Vec<Land
         let path = AbsolutePath::parse(GUEST_DIRECTORY).expect("the path is absolute");
         let allowed = landlock::read_rights(abi, Object::Directory);
         rules.push(LandlockRule { path, allowed });
+        if guest::accelerator(policy, facts) == Accelerator::Kvm {
+            let path = AbsolutePath::parse(format!("/dev/{KVM}")).expect("the path is absolute");
+            let allowed = landlock::write_rights(abi, Object::Device);
+            rules.push(LandlockRule { path, allowed });
+        }
     }
     for (path, entry) in entries {
         let native = |path: &AbsolutePath| is_device(facts, path) || is_layered(policy, path);
@@ -643,6 +654,9 @@ fn is_device(facts: &Facts, path: &AbsolutePath) -> bool {
     let fact = facts.paths.get(path);
     fact.is_some_and(|fact| fact.resolved_kind == Some(PathKind::Other))
 }
+
+/// The device of the host with which its processor executes a machine.
+const KVM: &str = "kvm";
 
 /// Who makes names in the parts of the host that can be written.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -61,6 +61,9 @@ pub struct KernelV1 {
     /// SHA-256 of the saved state from which a machine goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saved: Option<String>,
+    /// What executes a machine's instructions: `kvm` or `tcg`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<&'static str>,
 }
 
 /// An image that was imported.
@@ -247,6 +250,7 @@ fn runtime(plan: &Plan) -> Option<KernelV1> {
             version: runtime.version.clone(),
             program: runtime.program.to_string(),
             saved: None,
+            accelerator: None,
         }),
         GuestKernel::Gvisor(_) | GuestKernel::Machine(_) => None,
     }
@@ -261,12 +265,14 @@ fn kernel(plan: &Plan) -> Option<KernelV1> {
             version: runsc.version.clone(),
             program: runsc.program.to_string(),
             saved: None,
+            accelerator: None,
         }),
         GuestKernel::Machine(machine) => Some(KernelV1 {
             name: "linux",
             version: machine.release.clone(),
             program: machine.program.to_string(),
             saved: machine.saved.clone(),
+            accelerator: Some(machine.accelerator.word()),
         }),
     }
 }

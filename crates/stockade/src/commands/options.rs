@@ -32,6 +32,10 @@ pub struct PolicyOptions {
     /// Use exactly this version of it, whatever is known against its number
     #[arg(long, value_name = "VERSION")]
     accept_runtime: Option<String>,
+    /// What executes a machine: `kvm` or `tcg` (needs the wall `microvm`);
+    /// without it KVM, where a trial shows that it works
+    #[arg(long, value_name = "NAME")]
+    accelerator: Option<String>,
     /// Start from a named preset
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
@@ -98,6 +102,10 @@ impl PolicyOptions {
         add("wall", self.wall.iter().cloned().collect());
         add("container.image", self.image.iter().cloned().collect());
         add("container.runtime", self.runtime.iter().cloned().collect());
+        add(
+            "microvm.accelerator",
+            self.accelerator.iter().cloned().collect(),
+        );
         add(
             "container.accept_runtime",
             self.accept_runtime.iter().cloned().collect(),

@@ -248,7 +248,7 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use stockade_policy::path::AbsolutePath;
-    use stockade_policy::plan::{Machine, Runsc};
+    use stockade_policy::plan::{Accelerator, Machine, Runsc};
 
     use super::*;
 
@@ -276,6 +276,8 @@ mod tests {
             initramfs: path("/initramfs"),
             initramfs_digest: initramfs.to_owned(),
             memory: 1,
+            processors: 1,
+            accelerator: Accelerator::Tcg,
             saved: None,
         })
     }
