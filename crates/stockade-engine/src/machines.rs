@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use stockade_policy::plan::{Accelerator, GuestKernel, Machine, Plan};
+use stockade_sys::counter;
 use stockade_sys::rustix::io::read;
 use stockade_vm::VmError;
 use stockade_vm::saved::{self, Saving};
@@ -85,7 +86,12 @@ pub(crate) fn save(
             TIME_MAX,
             "--",
         ])
-        .args(guest::to_save(machine, network, &project))
+        .args(guest::to_save(
+            machine,
+            network,
+            &project,
+            counter::ticks_per_millisecond(),
+        ))
         .current_dir(&project)
         .env_clear()
         // The search for a policy and for a project ends there.

@@ -7,6 +7,7 @@
 
 pub use rustix;
 
+pub mod counter;
 pub mod directory;
 pub mod entry;
 pub mod guard;

@@ -49,6 +49,10 @@ pub struct Machine<'a> {
     /// Memory in MiB.
     pub memory: u32,
     pub processors: u32,
+    /// Ticks of the time stamp counter in a millisecond, as the kernel is told
+    /// when it boots. Where instructions are translated, the counter is that of
+    /// the host's processor.
+    pub counter_khz: u32,
     pub start: Start<'a>,
     /// What becomes the machine's root.
     pub root: &'a Path,
@@ -77,15 +81,21 @@ pub const MARK: &str = "stockade=";
 /// Kernel arguments of every machine: it is quiet, ends QEMU when it ends, and
 /// does not test what need not be tested again.
 const ALWAYS: &str = "quiet reboot=t panic=-1 no_timer_check cryptomgr.notests random.trust_cpu=on";
-/// Where instructions are translated, clocks cannot be calibrated, and
-/// protecting the processor from its own speculation protects nothing.
-const TRANSLATED: &str = "lpj=4000000 tsc_early_khz=1000000 nokaslr mitigations=off";
+/// Where instructions are translated, protecting the processor from its own
+/// speculation protects nothing.
+const TRANSLATED: &str = "nokaslr mitigations=off";
+/// How often a distribution's kernel ticks in a second.
+const TICKS: u32 = 250;
 
 /// The arguments for `qemu-system-x86_64`, without its name.
 pub fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
     let (accelerator, processor, more) = match machine.accelerator {
-        Accelerator::Kvm => ("kvm".to_owned(), "host", ""),
-        Accelerator::Tcg => (format!("tcg,tb-size={TRANSLATED_MIB}"), "max", TRANSLATED),
+        Accelerator::Kvm => ("kvm".to_owned(), "host", String::new()),
+        Accelerator::Tcg => (
+            format!("tcg,tb-size={TRANSLATED_MIB}"),
+            "max",
+            translated(machine.counter_khz),
+        ),
     };
     let root = after(
         "local,id=root,security_model=none,multidevs=remap,path=",
@@ -138,6 +148,13 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
     arguments
 }
 
+/// Kernel arguments where instructions are translated: clocks cannot be
+/// calibrated there, so the kernel is told how fast its counter is.
+fn translated(counter_khz: u32) -> String {
+    let loops = u64::from(counter_khz) * 1000 / u64::from(TICKS);
+    format!("lpj={loops} tsc_early_khz={counter_khz} {TRANSLATED}")
+}
+
 /// An option that ends in a path, in which a comma is written twice.
 fn after(option: &str, path: &Path) -> OsString {
     let mut bytes = option.as_bytes().to_vec();
@@ -168,6 +185,7 @@ mod tests {
             accelerator: Accelerator::Tcg,
             memory: 256,
             processors: 2,
+            counter_khz: 2_500_000,
             start: Start::Boot {
                 image: image(),
                 channel: 3,
@@ -190,7 +208,7 @@ mod tests {
             "-nodefaults -no-user-config -no-reboot",
             "-accel tcg,tb-size=128 -cpu max -m 256 -smp 2 -display none",
             "-kernel /state/kernel -initrd /state/initramfs",
-            "tsc_early_khz=1000000",
+            "lpj=10000000 tsc_early_khz=2500000",
             "mitigations=off stockade=0123abc -chardev",
             "-chardev socket,id=agent,fd=3",
             "multidevs=remap,path=/a,,path=/b -device",

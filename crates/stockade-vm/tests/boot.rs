@@ -77,6 +77,7 @@ impl Machine {
             accelerator: Accelerator::Tcg,
             memory: 256,
             processors: 1,
+            counter_khz: stockade_sys::counter::ticks_per_millisecond(),
             start: Start::Boot {
                 image: qemu::Image {
                     kernel: &image.kernel,

@@ -19,15 +19,15 @@ use crate::oci;
 const CONTAINER: &str = "stockade";
 
 /// The program, its arguments and who it is; `None` where the launcher starts
-/// the command itself.
-pub(crate) fn executed(plan: &Plan) -> Option<wire::Guest> {
+/// the command itself. `counter_khz` is for a machine that boots.
+pub(crate) fn executed(plan: &Plan, counter_khz: u32) -> Option<wire::Guest> {
     let own = Some((plan.uid, plan.gid));
     let (arguments, own_user_namespace) = match &plan.guest.as_ref()?.kernel {
         // It mounts, so it would make itself a namespace in which it may, and
         // start itself once more in there, which takes as long as all that
         // Stockade does.
         GuestKernel::Gvisor(_) => (gvisor(plan), own),
-        GuestKernel::Machine(machine) => (qemu(plan, machine), None),
+        GuestKernel::Machine(machine) => (qemu(plan, machine, counter_khz), None),
         // So does this, and it takes no other for one than that in which it is
         // root.
         GuestKernel::Hosts(it) => (runtime(it.kind), own),
@@ -54,7 +54,7 @@ const CHANNEL: u32 = 3;
 const STATE: u32 = 4;
 
 /// The machine, whose root is the view.
-fn qemu(plan: &Plan, machine: &Machine) -> Vec<Vec<u8>> {
+fn qemu(plan: &Plan, machine: &Machine, counter_khz: u32) -> Vec<Vec<u8>> {
     let [kernel, initramfs] =
         ["kernel", "initramfs"].map(|name| Path::new(GUEST_DIRECTORY).join(name));
     let start = match machine.saved {
@@ -74,6 +74,7 @@ fn qemu(plan: &Plan, machine: &Machine) -> Vec<Vec<u8>> {
     let arguments = qemu::arguments(&qemu::Machine {
         start,
         root: Path::new("/"),
+        counter_khz,
         ..alike(machine, plan.network.is_some())
     });
     let program = machine.program.as_bytes().to_vec();
@@ -84,7 +85,12 @@ fn qemu(plan: &Plan, machine: &Machine) -> Vec<Vec<u8>> {
 /// What starts a machine that is saved, to be gone on from by machines of this
 /// plan. It is executed in `directory`, where kernel and initial file system
 /// are; its temporary directory is shown to it, and nobody ever looks.
-pub fn to_save(machine: &Machine, network: bool, directory: &Path) -> Vec<OsString> {
+pub fn to_save(
+    machine: &Machine,
+    network: bool,
+    directory: &Path,
+    counter_khz: u32,
+) -> Vec<OsString> {
     let arguments = qemu::arguments(&qemu::Machine {
         start: Start::Save {
             image: qemu::Image {
@@ -95,6 +101,7 @@ pub fn to_save(machine: &Machine, network: bool, directory: &Path) -> Vec<OsStri
             socket: Path::new("/tmp/agent"),
         },
         root: Path::new("/tmp"),
+        counter_khz,
         ..alike(machine, network)
     });
     let program = OsString::from_vec(machine.program.as_bytes().to_vec());
@@ -110,6 +117,7 @@ fn alike(machine: &Machine, network: bool) -> qemu::Machine<'_> {
         },
         memory: machine.memory,
         processors: machine.processors,
+        counter_khz: 0,
         start: Start::Restore {
             state: STATE,
             channel: CHANNEL,

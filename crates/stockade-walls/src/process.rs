@@ -8,7 +8,8 @@ use stockade_launch::Birth;
 use stockade_launch::wire::{self, Assignment, Attached, Report, Request, Watch};
 use stockade_policy::facts::ControlGroups;
 use stockade_policy::path::AbsolutePath;
-use stockade_policy::plan::{Action, Form, Limits, Listener, Plan, Step};
+use stockade_policy::plan::{Action, Form, GuestKernel, Limits, Listener, Plan, Step};
+use stockade_sys::counter;
 use stockade_sys::message::{self, Message, Wait};
 use stockade_sys::process::{Child, Forked, Namespaces, fork_into};
 use stockade_sys::rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags, memfd_create, openat, statat};
@@ -267,6 +268,18 @@ pub fn start(embryo: io::Result<Embryo>, start: Start<'_>) -> Result<Underway, W
     Ok(Underway(gate))
 }
 
+/// How fast the processor's counter is, which a machine that boots has to be told
+/// and no other; it is measured then, and in no plan.
+fn counter_khz(plan: &Plan) -> u32 {
+    let kernel = plan.guest.as_ref().map(|guest| &guest.kernel);
+    match kernel {
+        Some(GuestKernel::Machine(machine)) if machine.saved.is_none() => {
+            counter::ticks_per_millisecond()
+        }
+        _ => 0,
+    }
+}
+
 /// What the control group is held to.
 fn group_limits(plan: &Plan) -> Limits {
     let mut limits = plan.limits.clone();
@@ -334,7 +347,7 @@ fn assignment(start: &Start<'_>, embryo: &Embryo) -> Result<Vec<u8>, WallError> 
         argv: plan.command.argv.clone(),
         environment,
         umask: plan.umask,
-        guest: guest::executed(plan),
+        guest: guest::executed(plan, counter_khz(plan)),
         watch,
         authority: start.authority.map(<[u8]>::to_vec),
         fail_at: start.fail_at.map(|step| step as u32),

@@ -99,7 +99,7 @@ fn a_machine_stays_and_is_gone_when_it_is_stopped_or_killed() {
         .spawn()
         .unwrap();
     assert!(soon_after_boot(|| world.project.join("here").exists()));
-    assert_eq!(machines_of(&world), 1);
+    assert_eq!(machines_of(&world).len(), 1);
     run.kill().unwrap();
     run.wait().unwrap();
     nothing_is_left(&world);

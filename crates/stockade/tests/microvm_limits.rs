@@ -4,10 +4,18 @@
 mod machines;
 
 use std::fs;
+use std::time::{Duration, Instant};
 
-use machines::{POLICY, nothing_is_left, stockade, with_image};
+use machines::{POLICY, machines_of, nothing_is_left, stockade, with_image};
 use serde_json::Value;
+use stockade_sys::rustix::process::{Pid, Signal, kill_process};
 use stockade_testkit::{World, has_program, skip};
+
+/// Sends a signal to a machine that a test started.
+fn signal(process: u32, signal: Signal) {
+    let process = Pid::from_raw(process.cast_signed()).unwrap();
+    kill_process(process, signal).unwrap();
+}
 
 /// The policy of the machine that was saved, with one limit more.
 fn policy(limit: &str) -> String {
@@ -98,5 +106,48 @@ fn a_later_command_is_confined_as_the_first() {
     stockade(&world, &["stop", "box"]).ok();
     let log = stockade(&world, &["log", "--json"]).ok();
     assert!(log.contains("limits.processes"), "{log}");
+    nothing_is_left(&world);
+}
+
+/// Seconds by which the clock of a machine is ahead of the host's, at least and
+/// at most: it was read between two readings outside.
+fn ahead(world: &World) -> (f64, f64) {
+    let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+    let before = now();
+    let exec = stockade(world, &["exec", "box", "--", "date", "+%s.%N"]);
+    let inside: f64 = exec.ok().parse().unwrap();
+    (inside - now(), inside - before)
+}
+
+/// The clock goes as fast as the host's, goes on while the machine is paused, and
+/// is set before each command: then one that was wrong is right.
+#[test]
+fn c16_the_clock_of_a_paused_machine_is_right() {
+    let Some(world) = with_image("c16_the_clock_of_a_paused_machine_is_right") else {
+        return;
+    };
+    stockade(&world, &["start", "--name", "box"]).ok();
+    let is_right = |when: &str| {
+        let (least, most) = ahead(&world);
+        assert!(least < 1.0 && most > -1.0, "{when}: {least} {most}");
+    };
+    is_right("at first");
+    let [machine] = machines_of(&world)[..] else {
+        panic!("one machine runs");
+    };
+    signal(machine, Signal::STOP);
+    std::thread::sleep(Duration::from_secs(5));
+    signal(machine, Signal::CONT);
+    is_right("after a pause");
+    // While a command runs, nobody sets the clock for some seconds: it is the
+    // machine's own that goes as it should.
+    let script = "date +%s.%N; sleep 4; date +%s.%N";
+    let begun = Instant::now();
+    let said = stockade(&world, &["exec", "box", "--", "sh", "-c", script]).ok();
+    let outside = begun.elapsed().as_secs_f64();
+    let times: Vec<f64> = said.lines().map(|line| line.parse().unwrap()).collect();
+    let inside = times[1] - times[0];
+    assert!(inside > 3.9 && inside < outside + 0.5, "{inside} {outside}");
+    stockade(&world, &["stop", "box"]).ok();
     nothing_is_left(&world);
 }

@@ -7,6 +7,7 @@
 //! ends the sandbox; a caller that does is let go.
 
 mod birth;
+mod clock;
 mod end;
 mod kernel;
 mod one;
@@ -33,6 +34,7 @@ use super::link::Link;
 use super::registry::{Reserved, State};
 use crate::events::{Event, RunId};
 use crate::log::{Log, LogError};
+use clock::Clock;
 use kernel::Kernel;
 use one::One;
 use own::Own;
@@ -130,6 +132,8 @@ struct Running {
 pub struct Host {
     callers: Callers,
     kernel: Kernel,
+    /// Where the kernel has a clock of its own.
+    clock: Option<Clock>,
     own: Option<Own>,
     /// On its way to the launcher.
     agent: Option<Agent>,
@@ -173,6 +177,7 @@ impl Hosting {
             host.kernel = Kernel::unseen(guest.kernel.clone());
             if matches!(guest.kernel, GuestKernel::Machine(_)) {
                 host.own = Some(Own::of(plan));
+                host.clock = Some(Clock::default());
                 birth::introduce(&mut host.link, plan)?;
                 host.phase = Phase::Greeting {
                     until: Instant::now() + BOOT_MAX,
@@ -199,6 +204,7 @@ impl Host {
         Ok(Self {
             callers,
             kernel: Kernel::Hosts,
+            clock: None,
             own: None,
             agent: None,
             link: Link::new(channel)?,
@@ -276,7 +282,9 @@ impl Host {
         };
         let closed = self.closed.map(|closed| closed + PATIENCE);
         let kills = self.running.values().filter_map(|one| one.kill_at);
-        phase.into_iter().chain(closed).chain(kills).min()
+        let clock = self.clock_due();
+        let all = phase.into_iter().chain(closed).chain(kills).chain(clock);
+        all.min()
     }
 
     /// What was polled for is there. An error ends the sandbox.
@@ -317,6 +325,9 @@ impl Host {
             .collect();
         for task in killed {
             self.signal(task, signal::KILL);
+        }
+        if self.clock_due().is_some_and(|due| due <= now) {
+            self.set_clock();
         }
         match self.phase {
             Phase::Greeting { until } if until <= now => {

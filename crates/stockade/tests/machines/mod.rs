@@ -82,17 +82,16 @@ fn remove_images_of_the_dead() {
 
 /// No machine of this world runs.
 pub fn nothing_is_left(world: &World) {
-    assert!(soon(|| machines_of(world) == 0));
+    assert!(soon(|| machines_of(world).is_empty()));
 }
 
-/// How many machines run whose view has the project of this world for its
-/// directory.
-pub fn machines_of(world: &World) -> usize {
+/// The machines whose view has the project of this world for its directory.
+pub fn machines_of(world: &World) -> Vec<u32> {
     let machines = processes_with(QEMU).into_iter();
     let directory = |process| fs::read_link(format!("/proc/{process}/cwd"));
     machines
         .filter(|&process| directory(process).is_ok_and(|at| at.starts_with(&world.project)))
-        .count()
+        .collect()
 }
 
 /// A machine boots for seconds, and longer on a busy host.

@@ -177,6 +177,7 @@ impl Host {
             .map_err(|error| error.to_string())?;
         self.execs = exec;
         let has_error = !spec.merged && spec.terminal.is_none();
+        self.set_clock();
         if let Callers::One(one) = &mut self.callers {
             one.begin(has_error);
         }

@@ -421,6 +421,33 @@ fn an_end_in_order_asks_first() {
     assert!(stage.host.tick().is_err());
 }
 
+#[test]
+fn the_clock_of_a_machine_is_set_before_a_command_and_while_one_runs() {
+    let mut stage = Stage::greeted();
+    let caller = stage.caller();
+    stage.exec(&caller);
+    assert_eq!(
+        (stage.host.link.ledger.len(), stage.host.deadline()),
+        (1, None)
+    );
+    let mut stage = Stage::greeted();
+    stage.host.clock = Some(Clock::default());
+    assert_eq!(stage.host.deadline(), None);
+    let caller = stage.caller();
+    stage.exec(&caller);
+    // The first task is the clock's, the second the command's.
+    assert_eq!(stage.host.link.ledger.len(), 2);
+    let due = stage.host.deadline().unwrap();
+    assert!(due > Instant::now());
+    let reason = "";
+    stage.say(1, &Reply::Failed { errno: 1, reason }).unwrap();
+    stage.say(2, &STARTED).unwrap();
+    assert_eq!(stage.host.running.keys().collect::<Vec<_>>(), [&2]);
+    stage.host.signal_all(15);
+    stage.host.tick().unwrap();
+    assert_eq!(stage.host.deadline(), Some(due));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
