@@ -5,16 +5,19 @@
 //! `stockade run` in a directory of its own, behind the process wall like any
 //! command, and is written down where the agent waits for its host.
 
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io::{self, Seek};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use stockade_policy::plan::{Accelerator, GuestKernel, Machine, Plan};
 use stockade_sys::counter;
+use stockade_sys::guard::{Guarded, Program};
 use stockade_sys::rustix::io::read;
+use stockade_sys::rustix::pipe::{PipeFlags, pipe_with};
 use stockade_vm::VmError;
 use stockade_vm::saved::{self, Saving};
 use stockade_vm::store::{InUse, Store};
@@ -76,38 +79,14 @@ pub(crate) fn save(
         .open(saving.path().join("said"))
         .map_err(system("keep what QEMU says"))?;
     let errors = said.try_clone().map_err(system("keep what QEMU says"))?;
-    let mut child = Command::new(program.unwrap_or(Path::new(OWN)))
-        .args([
-            "run",
-            "-q",
-            "--wall",
-            "process",
-            "--wall-time",
-            TIME_MAX,
-            "--",
-        ])
-        .args(guest::to_save(
-            machine,
-            network,
-            &project,
-            counter::ticks_per_millisecond(),
-        ))
-        .current_dir(&project)
-        .env_clear()
-        // The search for a policy and for a project ends there.
-        .env("HOME", saving.path())
-        .env("PATH", "/usr/bin:/bin")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(errors)
-        .spawn()
-        .map_err(system("start a machine to be saved"))?;
-    let result = converse(&mut child);
-    if result.is_err() {
-        // It may be waiting for ever; when it has ended already there is nobody.
-        let _gone = child.kill().is_err();
-    }
-    child.wait().map_err(system("wait for the machine"))?;
+    let arguments = guest::to_save(machine, network, &project, counter::ticks_per_millisecond());
+    let result = converse(&Place {
+        program: program.unwrap_or(Path::new(OWN)),
+        home: saving.path(),
+        project: &project,
+        errors: &errors,
+        arguments: &arguments,
+    })?;
     if let Err(error) = result {
         let mut text = [0; 1024];
         said.rewind().map_err(system("read what QEMU said"))?;
@@ -132,12 +111,65 @@ fn prepare(saving: &Saving<'_>, used: &InUse) -> Result<std::path::PathBuf, Save
     Ok(project)
 }
 
-fn converse(child: &mut Child) -> Result<(), VmError> {
-    let (from, to) = (child.stdout.take(), child.stdin.take());
-    match from.zip(to) {
-        Some((from, to)) => saved::save(from, to, "cat >state"),
-        None => Err(VmError::NotSaved {
-            reason: "it has no monitor".to_owned(),
-        }),
-    }
+/// Where and how a machine is started to be saved.
+struct Place<'a> {
+    program: &'a Path,
+    home: &'a Path,
+    project: &'a Path,
+    errors: &'a File,
+    arguments: &'a [OsString],
+}
+
+/// Starts it and has it saved. It ends with this process, however that ends.
+fn converse(place: &Place<'_>) -> Result<Result<(), VmError>, SaveError> {
+    let failed = system("start a machine to be saved");
+    let words = [
+        place.program.as_os_str(),
+        OsStr::new("run"),
+        OsStr::new("-q"),
+        OsStr::new("--wall"),
+        OsStr::new("process"),
+        OsStr::new("--wall-time"),
+        OsStr::new(TIME_MAX),
+        OsStr::new("--"),
+    ];
+    let words = words
+        .into_iter()
+        .chain(place.arguments.iter().map(|one| &**one));
+    let arguments = strings(words).map_err(&failed)?;
+    // The search for a policy and for a project ends there.
+    let mut home = OsString::from("HOME=");
+    home.push(place.home);
+    let environment = strings([&*home, OsStr::new("PATH=/usr/bin:/bin")]).map_err(&failed)?;
+    let path = strings([place.program.as_os_str()]).map_err(&failed)?;
+    let directory = File::open(place.project).map_err(&failed)?;
+    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()));
+    let ((input, to), (from, output)) = (pipe()?, pipe()?);
+    let mut machine = Guarded::start(&Program {
+        path: &path[0],
+        arguments: &arguments,
+        environment: &environment,
+        directory: directory.as_fd(),
+        input: input.as_fd(),
+        output: output.as_fd(),
+        error: place.errors.as_fd(),
+        own_namespace: false,
+    })
+    .map_err(&failed)?;
+    drop((input, output));
+    let result = saved::save(File::from(from), File::from(to), "cat >state");
+    let ended = match &result {
+        Ok(()) => machine.wait(),
+        // It may be waiting for ever.
+        Err(_) => machine.end(),
+    };
+    ended.map_err(system("wait for the machine"))?;
+    Ok(result)
+}
+
+fn strings<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> io::Result<Vec<CString>> {
+    let words = words.into_iter();
+    words
+        .map(|word| CString::new(word.as_bytes()).map_err(io::Error::from))
+        .collect()
 }

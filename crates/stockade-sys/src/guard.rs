@@ -26,12 +26,14 @@ pub struct Program<'a> {
     pub path: &'a CStr,
     /// Its name first.
     pub arguments: &'a [CString],
+    /// All the variables that it has.
+    pub environment: &'a [CString],
     /// Where it starts.
     pub directory: BorrowedFd<'a>,
-    /// Becomes its standard input.
+    /// Become its standard streams.
     pub input: BorrowedFd<'a>,
-    /// Becomes its standard output and error.
     pub output: BorrowedFd<'a>,
+    pub error: BorrowedFd<'a>,
     /// Whether it gets a pid namespace of its own, which needs CAP_SYS_ADMIN.
     pub own_namespace: bool,
 }
@@ -46,26 +48,27 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Starts a program with an empty environment and a session of its own. What
-    /// fails to be executed ends with code 127.
+    /// Starts a program in a session of its own. What fails to be executed ends with code 127.
     ///
     /// The process may have several threads: its copies make system calls only.
     pub fn start(program: &Program<'_>) -> io::Result<Self> {
         let (read, alive) = pipe_with(PipeFlags::CLOEXEC)?;
         let (wait, go) = pipe_with(PipeFlags::CLOEXEC)?;
-        let ends = [ptr::null()];
-        let strings = program.arguments.iter().map(|text| text.as_ptr());
-        let arguments: Vec<_> = strings.chain(ends).collect();
+        let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+            let strings = strings.iter().map(|text| text.as_ptr());
+            strings.chain([ptr::null()]).collect()
+        };
+        let (arguments, environment) = (pointers(program.arguments), pointers(program.environment));
         let new = match program.own_namespace {
             true => libc::CLONE_NEWPID,
             false => 0,
         };
         // SAFETY: the copy calls `become_program` alone, which neither allocates
-        // nor takes a lock; its arguments end in a null pointer.
+        // nor takes a lock; its arguments and variables end in a null pointer.
         let child = unsafe {
             match copy_of_process(new)? {
                 Some(child) => child.pidfd,
-                None => become_program(program, &arguments, &wait, [&alive, &go]),
+                None => become_program(program, [&arguments, &environment], &wait, [&alive, &go]),
             }
         };
         // SAFETY: as above, with `stand_guard`.
@@ -97,6 +100,11 @@ impl Guarded {
         let mut wanted = [PollFd::new(&self.program, PollFlags::IN)];
         let at_once = Timespec::default();
         Ok(poll(&mut wanted, Some(&at_once))? > 0)
+    }
+
+    /// Waits for its own end.
+    pub fn wait(&self) -> io::Result<()> {
+        wait_for(&self.program)
     }
 
     /// Ends the program and all in its namespace, and waits until they are gone.
@@ -162,15 +170,14 @@ fn stand_guard(alive: &OwnedFd, program: &OwnedFd) -> ! {
 /// In a copy.
 ///
 /// # Safety
-/// `arguments` ends in a null pointer, and the process is a copy that nobody else
+/// Arguments and variables end in a null pointer, and the process is a copy that nobody else
 /// runs in.
 unsafe fn become_program(
     program: &Program<'_>,
-    arguments: &[*const libc::c_char],
+    [arguments, environment]: [&[*const libc::c_char]; 2],
     wait: &OwnedFd,
     starters: [&OwnedFd; 2],
 ) -> ! {
-    let environment = [ptr::null::<libc::c_char>()];
     let none = signal::set_of(&[]);
     // SAFETY: as for `stand_guard`; the arrays end in a null pointer.
     unsafe {
@@ -188,13 +195,14 @@ unsafe fn become_program(
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         // Above the standard ones first, so that none overwrites another.
         let above = |fd: BorrowedFd<'_>| libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, 3);
-        let (input, output) = (above(program.input), above(program.output));
+        let [input, output, error] = [program.input, program.output, program.error].map(above);
         let ready = input >= 0
             && output >= 0
+            && error >= 0
             && libc::fchdir(program.directory.as_raw_fd()) == 0
             && libc::dup2(input, 0) == 0
             && libc::dup2(output, 1) == 1
-            && libc::dup2(output, 2) == 2;
+            && libc::dup2(error, 2) == 2;
         if ready {
             libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
             libc::execve(
@@ -232,9 +240,11 @@ mod tests {
         let guarded = Guarded::start(&Program {
             path: c"/bin/sh",
             arguments: &words,
+            environment: &[],
             directory: root.as_fd(),
             input: null.as_fd(),
             output: write.as_fd(),
+            error: write.as_fd(),
             own_namespace,
         });
         (guarded.unwrap(), File::from(read))

@@ -160,9 +160,11 @@ impl Host {
         let guard = Guarded::start(&Program {
             path: &text(program.as_os_str().as_bytes())?,
             arguments: &arguments.collect::<Result<Vec<_>, _>>()?,
+            environment: &[],
             directory: jail.root(),
             input: null.as_fd(),
             output: write.as_fd(),
+            error: write.as_fd(),
             own_namespace: matches!(self.confinement, Confinement::Jailer { .. }),
         });
         let guard = guard.map_err(&failed)?;
