@@ -2874,7 +2874,7 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__vm__subcmd__remove)
-            opts="-h --json --help"
+            opts="-h --saved --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

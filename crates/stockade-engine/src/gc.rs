@@ -7,19 +7,22 @@ use std::os::fd::AsFd;
 
 use stockade_image::{ImageError, Store as Images};
 use stockade_policy::path::printable;
+use stockade_vm::saved::Kept;
 use stockade_vm::store::Store as Machines;
 use stockade_walls::control_group;
 use stockade_workspace::gc as layers;
 use stockade_workspace::store::{Store, StoreError};
 
 use crate::control;
+use crate::probe::machine;
 use crate::sandboxes::registry::Registry;
 use crate::state::{StateDirectory, StateError};
 
 /// One thing that was left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// `layer`, `image`, `machine-image`, `control-group`, `socket` or `sandbox`.
+    /// `layer`, `image`, `machine-image`, `saved-machine`, `control-group`, `socket` or
+    /// `sandbox`.
     pub kind: &'static str,
     /// Where it is, printable.
     pub place: String,
@@ -55,6 +58,9 @@ pub fn find(state: &StateDirectory) -> Result<Vec<Left>, GcError> {
     for path in Machines::open(state.as_fd())?.litter()? {
         add("machine-image", path.as_os_str().as_encoded_bytes());
     }
+    for one in stale_machines(state)? {
+        add("saved-machine", one.path.as_os_str().as_encoded_bytes());
+    }
     for path in control_group::stale() {
         add("control-group", path.as_os_str().as_encoded_bytes());
     }
@@ -67,6 +73,19 @@ pub fn find(state: &StateDirectory) -> Result<Vec<Left>, GcError> {
     Ok(found)
 }
 
+/// Saved machines from which the installed QEMU cannot go on: it was updated.
+/// Without any QEMU nobody can tell.
+fn stale_machines(state: &StateDirectory) -> Result<Vec<Kept>, GcError> {
+    let machines = Machines::open(state.as_fd())?;
+    if machines.list()?.is_empty() {
+        return Ok(Vec::new());
+    }
+    match machine::installed_qemu(state) {
+        Some(qemu) => Ok(machines.stale(&qemu)?),
+        None => Ok(Vec::new()),
+    }
+}
+
 /// Clears it away, and returns what is gone.
 pub fn clear(state: &StateDirectory) -> Result<Vec<Left>, GcError> {
     let found = find(state)?;
@@ -74,7 +93,9 @@ pub fn clear(state: &StateDirectory) -> Result<Vec<Left>, GcError> {
         layers::collect(&store)?;
     }
     Images::open(state.as_fd())?.clear()?;
-    Machines::open(state.as_fd())?.clear()?;
+    let machines = Machines::open(state.as_fd())?;
+    machines.clear()?;
+    machines.remove_saved(&stale_machines(state)?)?;
     control_group::clear();
     for run in control::dead(state)? {
         control::bury(state, &run);

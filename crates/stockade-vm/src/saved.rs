@@ -9,14 +9,15 @@
 //! A state belongs to one image, one memory size, one set of devices and one
 //! QEMU; under another it is not used.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::renameat;
+use rustix::fs::{fstat, renameat};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stockade_sys::directory;
@@ -48,6 +49,29 @@ pub struct Saved {
     pub bytes: u64,
 }
 
+/// One saved state of an image, whichever QEMU made it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The image.
+    pub image: String,
+    /// Its directory below that of the image.
+    name: String,
+    /// `None` where nobody can tell: it is used by nobody.
+    pub saved: Option<Saved>,
+    /// Where it is.
+    pub path: PathBuf,
+    /// When it was saved, in milliseconds since 1970.
+    pub saved_ms: u64,
+}
+
+impl Kept {
+    /// Whether this QEMU can go on from it.
+    pub fn is_of(&self, qemu: &str) -> bool {
+        let saved = self.saved.as_ref();
+        saved.is_some_and(|saved| saved.qemu == qemu)
+    }
+}
+
 /// A place in which a state is being made. Dropped, nothing of it is left.
 pub struct Saving<'a> {
     partial: Partial<'a>,
@@ -59,6 +83,56 @@ fn name_of(memory: u32, network: bool) -> String {
 }
 
 impl Store {
+    /// The saved states of an image.
+    pub fn saved_of(&self, image: &str) -> Result<Vec<Kept>, VmError> {
+        let failed = system("list the saved machines");
+        let all = self.place_of(image)?;
+        let all = directory::open_private_if_there(all.as_fd(), DIRECTORY).map_err(&failed)?;
+        let Some(all) = all else {
+            return Ok(Vec::new());
+        };
+        let path = directory::path_of(all.as_fd()).map_err(&failed)?;
+        let path = PathBuf::from(OsString::from_vec(path));
+        let mut found = Vec::new();
+        for name in directory::names(all.as_fd()).map_err(&failed)? {
+            let place = directory::open_private_if_there(all.as_fd(), &name).map_err(&failed)?;
+            let Some(place) = place else {
+                continue;
+            };
+            found.push(Kept {
+                image: image.to_owned(),
+                saved: read(place.as_fd(), &name),
+                saved_ms: changed_ms(place.as_fd()),
+                path: path.join(&name),
+                name,
+            });
+        }
+        Ok(found)
+    }
+
+    /// Those of all images from which this QEMU cannot go on. The next run makes
+    /// another in place of one that it needs.
+    pub fn stale(&self, qemu: &str) -> Result<Vec<Kept>, VmError> {
+        let mut stale = Vec::new();
+        for image in self.list()? {
+            let kept = self.saved_of(&image.name)?.into_iter();
+            stale.extend(kept.filter(|one| !one.is_of(qemu)));
+        }
+        Ok(stale)
+    }
+
+    /// Removes saved states. Who goes on from one has it open.
+    pub fn remove_saved(&self, kept: &[Kept]) -> Result<(), VmError> {
+        let failed = system("remove a saved machine");
+        let _lock = self.lock()?;
+        for one in kept {
+            let image = self.place_of(&one.image)?;
+            let all = directory::open_private(image.as_fd(), DIRECTORY).map_err(&failed)?;
+            directory::remove_tree(all.as_fd(), &one.name).map_err(&failed)?;
+        }
+        Ok(())
+    }
+
     /// Prepares to save a machine.
     pub fn begin_saving(&self) -> Result<Saving<'_>, VmError> {
         self.clear()?;
@@ -67,7 +141,7 @@ impl Store {
         let path = path.map_err(system("save the machine"))?;
         Ok(Saving {
             partial,
-            path: PathBuf::from(std::ffi::OsString::from_vec(path)),
+            path: PathBuf::from(OsString::from_vec(path)),
         })
     }
 }
@@ -122,14 +196,11 @@ impl InUse {
             return Vec::new();
         };
         let names = directory::names(all.as_fd()).unwrap_or_default();
-        let read = |name: &String| {
+        let of_qemu = |name: &String| {
             let place = directory::open_private_if_there(all.as_fd(), name).ok()??;
-            let text = directory::read_whole(place.as_fd(), META).ok()??;
-            let saved: Saved = serde_json::from_slice(&text).ok()?;
-            let is_named = name_of(saved.memory, saved.network) == *name;
-            (saved.version == VERSION && is_named && saved.qemu == qemu).then_some(saved)
+            read(place.as_fd(), name).filter(|saved| saved.qemu == qemu)
         };
-        names.iter().filter_map(read).collect()
+        names.iter().filter_map(of_qemu).collect()
     }
 
     /// Opens a state, and verifies that it has this digest.
@@ -149,6 +220,22 @@ impl InUse {
         state.rewind().map_err(&failed)?;
         Ok(state)
     }
+}
+
+/// What is known of the state in a directory of this name.
+fn read(place: BorrowedFd<'_>, name: &str) -> Option<Saved> {
+    let text = directory::read_whole(place, META).ok()??;
+    let saved: Saved = serde_json::from_slice(&text).ok()?;
+    let is_named = name_of(saved.memory, saved.network) == name;
+    (saved.version == VERSION && is_named).then_some(saved)
+}
+
+/// When a file last came into a directory, in milliseconds since 1970; 0 where
+/// nobody can tell.
+fn changed_ms(place: BorrowedFd<'_>) -> u64 {
+    let status = fstat(place);
+    let seconds = status.map_or(0, |status| status.st_mtime);
+    u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
 }
 
 /// Speaks to the monitor (QMP) of a machine that is started to be saved: when the

@@ -175,6 +175,15 @@ impl Store {
         })
     }
 
+    /// The directory of an image.
+    pub(crate) fn place_of(&self, name: &str) -> Result<OwnedFd, VmError> {
+        check_name(name)?;
+        let found = self.image(name)?.map(|(place, _)| place);
+        found.ok_or_else(|| VmError::Unknown {
+            name: name.to_owned(),
+        })
+    }
+
     pub(crate) fn lock(&self) -> Result<Lock, VmError> {
         directory::lock(self.directory.as_fd(), "lock").map_err(system("lock the machine images"))
     }

@@ -241,6 +241,67 @@ fn a_restored_machine_is_nobody_elses() {
 }
 
 #[test]
+fn saved_machines_are_listed_and_removed() {
+    let Some(world) = with_image("saved_machines_are_listed_and_removed") else {
+        return;
+    };
+    let place = world
+        .home
+        .join(".local/state/stockade/machines/images/default/saved/300-0");
+    let saved = || {
+        let text = stockade(&world, &["vm", "list", "--json"]).ok();
+        let list: Value = serde_json::from_str(&text).unwrap();
+        list["images"][0]["saved"].as_array().unwrap().clone()
+    };
+    let [one] = &saved()[..] else {
+        panic!("one machine was saved");
+    };
+    let bytes = fs::metadata(place.join("state")).unwrap().len();
+    assert_eq!(one["bytes"], bytes);
+    assert_eq!(
+        (&one["memory_mib"], &one["network"]),
+        (&300.into(), &false.into())
+    );
+    let said = stockade(&world, &["vm", "list"]).ok();
+    assert!(
+        said.contains("  saved: 300 MiB without a network, "),
+        "{said}"
+    );
+    let litter = |arguments: &[&str]| {
+        let text = stockade(&world, &[&["gc", "--json"], arguments].concat()).ok();
+        let list: Value = serde_json::from_str(&text).unwrap();
+        let found = list["found"].as_array().unwrap().clone();
+        let saved = found
+            .into_iter()
+            .filter(|one| one["kind"] == "saved-machine");
+        saved.map(|one| one["place"].clone()).collect::<Vec<_>>()
+    };
+    // What this QEMU goes on from stays, and what no QEMU does goes.
+    assert_eq!(litter(&[]), Vec::<Value>::new());
+    let meta = fs::read_to_string(place.join("saved.json")).unwrap();
+    for other in [
+        meta.replace("\"qemu\": \"", "\"qemu\": \"another "),
+        "{".to_owned(),
+    ] {
+        fs::write(place.join("saved.json"), other).unwrap();
+        let at = [Value::from(place.to_str().unwrap())];
+        assert_eq!(litter(&["--dry-run"]), at);
+        assert!(place.exists());
+    }
+    let said = stockade(&world, &["vm", "list"]).ok();
+    assert!(said.contains("  saved: unreadable, "), "{said}");
+    assert_eq!(litter(&[]).len(), 1);
+    assert!(!place.exists() && saved().is_empty());
+    // The image stays, and so it does when the saved ones are removed by name.
+    world.run(&[], &["true"]).expect_code(0);
+    assert_eq!(saved().len(), 1);
+    stockade(&world, &["vm", "remove", "--saved", "default"]).ok();
+    assert!(saved().is_empty());
+    stockade(&world, &["vm", "remove", "--saved", "other"]).expect_code(125);
+    nothing_is_left(&world);
+}
+
+#[test]
 fn what_a_machine_cannot_be_offered_is_refused() {
     let Some(world) = with_image("what_a_machine_cannot_be_offered_is_refused") else {
         return;

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use stockade_policy::facts::{Ability, MachineFacts, MachineFound, SavedMachine};
 use stockade_policy::path::AbsolutePath;
@@ -73,21 +73,36 @@ fn saved(machine: &Machine, used: &InUse) -> Vec<SavedMachine> {
 /// What tells one QEMU from another: its version, and the file that it is. `None`
 /// when nobody can tell.
 pub fn qemu(machine: &Machine) -> Option<String> {
-    let file = std::fs::metadata(machine.program.as_path()).ok()?;
+    identity(machine.program.as_path(), &machine.version)
+}
+
+/// The same of the QEMU that is found.
+pub fn installed_qemu(state: &StateDirectory) -> Option<String> {
+    let (program, version) = program_of(state).ok()?;
+    identity(&program, &version)
+}
+
+fn identity(program: &Path, version: &str) -> Option<String> {
+    let file = std::fs::metadata(program).ok()?;
     Some(format!(
-        "{} {} {}.{}",
-        machine.version,
+        "{version} {} {}.{}",
         file.size(),
         file.mtime(),
         file.mtime_nsec()
     ))
 }
 
-fn look(state: &StateDirectory) -> Result<(Machine, InUse), String> {
+/// QEMU, and its version.
+fn program_of(state: &StateDirectory) -> Result<(PathBuf, String), String> {
     let (program, version) =
         program::found(PROGRAM, &PLACES, "QEMU emulator version ", Some(state))?;
     // A distribution says more behind it.
     let version = version.split(' ').next().unwrap_or_default().to_owned();
+    Ok((program, version))
+}
+
+fn look(state: &StateDirectory) -> Result<(Machine, InUse), String> {
+    let (program, version) = program_of(state)?;
     let store = Store::open(state.as_fd()).map_err(|error| error.to_string())?;
     let used = store.use_image(IMAGE, stockade_agent_image::IMAGE);
     let used = used.map_err(|error| error.to_string())?;
