@@ -103,6 +103,7 @@ const FOR_EGRESS_BENCHMARK: &[Package] = &[
 const FOR_WALLS_BENCHMARK: &[Package] = &[
     package("busybox-static", "/usr/bin/busybox"),
     package("runc", "/usr/sbin/runc"),
+    package("qemu-system-x86", "qemu-system-x86_64"),
 ];
 
 /// What the packages are for.

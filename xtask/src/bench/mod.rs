@@ -9,6 +9,7 @@ mod fixtures;
 mod machines;
 mod meter;
 mod mounts;
+mod qemu;
 mod report;
 mod rounds;
 mod rows;

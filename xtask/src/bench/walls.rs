@@ -2,9 +2,11 @@
 
 use super::machines::Machines;
 use super::meter;
+use super::qemu;
 use super::report;
 use super::rounds;
 use super::rows::{Figure, Limit, Row};
+use crate::kernel_package;
 use crate::packages::{self, Escalation, Purpose};
 use crate::shell;
 use crate::user::{self, Scratch, User};
@@ -16,10 +18,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Measure the container wall against runc on the same root file system, gVisor against runsc
-/// alone, commands in sandboxes that stay, and machines against bare Firecracker.
+/// alone, commands in sandboxes that stay, machines against bare Firecracker, and machines of QEMU that
+/// go on from a saved state against the same that boot.
 ///
 /// Builds the release binary, and needs root, because control groups of these machines are root's.
-/// Takes about a minute. Fails when a bar is missed, unless --quick.
+/// Takes about four minutes. Fails when a bar is missed, unless --quick.
 #[derive(clap::Args)]
 pub struct Options {
     #[command(flatten)]
@@ -47,16 +50,24 @@ const ROWS: &[(&str, Measure)] = &[
     ("memory of idle machines", |bench| {
         bench.machines()?.memory()
     }),
+    ("first command in a machine of QEMU", |bench| {
+        let place = fresh(bench.scratch.path())?;
+        qemu::Machines::prepare(place, bench.few_rounds())?.first_command()
+    }),
+    ("memory of idle machines of QEMU", Bench::memory_of_machines),
 ];
 
 /// Options that put a command on the image.
 const ON_IMAGE: [&str; 4] = ["--wall", "container", "--image", "tiny"];
 /// Options that put a command behind gVisor, on the host's directories.
 const IN_GVISOR: [&str; 4] = ["--wall", "gvisor", "--workspace", "discard"];
+/// Options that put a command into a small machine.
+const IN_MACHINE: [&str; 4] = ["--wall", "microvm", "--memory", "556MiB"];
 /// Sandboxes that idle while their memory is measured.
 const IDLE: usize = 5;
 const BUSYBOX: &str = "/usr/bin/busybox";
 const RUNC: &str = "/usr/sbin/runc";
+const QEMU: &str = "qemu-system-x86_64";
 const RUNSC: &str = "/usr/bin/runsc";
 const DIRECTORIES: [&str; 9] = [
     "dev", "etc", "proc", "root", "run", "sys", "tmp", "usr/bin", "var",
@@ -254,6 +265,31 @@ impl Bench {
             .demand_at_most("process", 4.0)
             .demand_at_most("container", 4.0)
             .demand_at_most("gvisor, without gVisor itself", 4.0))
+    }
+
+    /// What one more machine adds besides QEMU, whose memory is the machine's.
+    fn memory_of_machines(&self) -> Result<Row> {
+        let name = "memory of one of five idle machines of QEMU, without QEMU itself";
+        let package = kernel_package::ensure()?;
+        let mut build = self.product(&["vm", "build", "--kernel-package"]);
+        shell::run(build.arg(package).stdout(Stdio::null()))?;
+        let running = Running::start(self, &IN_MACHINE, IDLE)?;
+        let processes = running.processes()?;
+        let is_qemu = |pid: &&u32| {
+            let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            program.file_name().is_some_and(|name| name == QEMU)
+        };
+        if processes.iter().filter(is_qemu).count() != IDLE {
+            bail!("the machines did not come up");
+        }
+        let others = processes.iter().filter(|pid| !is_qemu(pid));
+        let bytes: u64 = others.copied().filter_map(meter::proportional_bytes).sum();
+        let mut row = Row::new(name, "MiB");
+        row.figures.push(Figure {
+            contender: "microvm",
+            rounds: vec![bytes as f64 / IDLE as f64 / f64::from(1 << 20)],
+        });
+        Ok(row.demand_at_most("microvm", 4.0))
     }
 
     fn rounds(&self) -> usize {
