@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{
-    ip_original_dst, ipv6_original_dst, set_ipv6_freebind, set_ipv6_v6only,
+    ip_original_dst, ipv6_original_dst, set_ipv6_freebind, set_ipv6_v6only, set_tcp_congestion,
 };
 use rustix::net::{
     AddressFamily, SocketAddrAny, SocketFlags, SocketType, bind, connect, getpeername, getsockname,
@@ -57,14 +57,27 @@ impl AddressKind {
     }
 }
 
-/// A new socket that is not bound, does not block and is closed on exec.
+/// A new socket that is not bound, does not block and is closed on exec. One
+/// of TCP sends as fast as its other end reads.
 pub fn open(kind: AddressKind, carries: Carries) -> io::Result<OwnedFd> {
-    let carries = match carries {
+    let socket_type = match carries {
         Carries::Stream => SocketType::STREAM,
         Carries::Datagrams => SocketType::DGRAM,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(kind.family(), carries, flags, None)?)
+    let socket = socket_with(kind.family(), socket_type, flags, None)?;
+    if carries == Carries::Stream {
+        do_not_pace(&socket);
+    }
+    Ok(socket)
+}
+
+/// The machine's own choice may pace what is sent by a timer, as BBR does.
+/// Between two ends on one machine, where no packet is lost, that halves the
+/// speed. Connections that are accepted do as their listener (tcp(7)).
+fn do_not_pace(socket: &OwnedFd) {
+    // Every kernel has it and everyone may choose it; it is about speed only.
+    let _as_before = set_tcp_congestion(socket, "reno").is_err();
 }
 
 /// Binds a socket; an IPv6 one takes no IPv4 addresses.
@@ -188,6 +201,7 @@ fn set_flag(socket: &OwnedFd, level: libc::c_int, option: libc::c_int) -> io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::sockopt::tcp_congestion;
     use std::os::fd::AsFd;
 
     #[test]
@@ -195,6 +209,18 @@ mod tests {
         assert!(is_own_address(Ipv4Addr::LOCALHOST.into()).unwrap());
         // Of documentation (RFC 5737): routed or not, nobody's.
         assert!(!is_own_address(Ipv4Addr::new(203, 0, 113, 9).into()).unwrap());
+    }
+
+    #[test]
+    fn connections_of_the_inside_are_not_paced() {
+        let kind = AddressKind::Ipv4;
+        let listener = listen(kind, kind.loopback(), 0, 1).unwrap();
+        let address = local_address(listener.as_fd()).unwrap();
+        let _client = std::net::TcpStream::connect(address).unwrap();
+        let accepted = std::net::TcpListener::from(listener).accept().unwrap().0;
+        assert_eq!(tcp_congestion(&accepted).unwrap(), "reno");
+        let connecting = open(kind, Carries::Stream).unwrap();
+        assert_eq!(tcp_congestion(&connecting).unwrap(), "reno");
     }
 
     #[test]
