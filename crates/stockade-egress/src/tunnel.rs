@@ -2,14 +2,17 @@
 //!
 //! A young tunnel copies through one buffer that all share, so that an idle
 //! one costs nothing; a busy one moves pages through a pipe (splice(2)), which
-//! is a fifth of the work. Both count what they move before it is passed on.
+//! is half of the work; and where bytes come faster than any network brings
+//! them one by one, they are let gather for a moment, which halves it again.
+//! All count what they move before it is passed on.
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use stockade_policy::network::judge::Denial;
+use stockade_sys::network::wake_at;
 use stockade_sys::rustix::net::{Shutdown, shutdown, sockopt};
 use stockade_sys::rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
@@ -21,9 +24,18 @@ use crate::context::{Conversation, revoked};
 const SPLICE_AFTER: u64 = 256 * 1024;
 const COPY_BYTES: usize = 64 * 1024;
 /// Wanted size of a pipe; the kernel may allow less (pipe(7)).
-const PIPE_BYTES: usize = 512 * 1024;
+const PIPE_BYTES: usize = 1024 * 1024;
+/// Pipes of that size at one time: the kernel lets all processes of a user
+/// together have 64. Others keep the size that they are born with.
+const LARGE_PIPES_MAX: usize = 16;
 /// Empty pipes that are kept for the next tunnel.
 const PIPES_KEPT: usize = 16;
+/// A direction that moves so many bytes within this time gathers.
+const FAST_BYTES: u64 = 4 * 1024 * 1024;
+const FAST_WITHIN: Duration = Duration::from_millis(20);
+/// What gathers before it is moved on, and how long that may take.
+const GATHERED_BYTES: u32 = 256 * 1024;
+const GATHER_TIME_MAX: Duration = Duration::from_millis(1);
 /// Without a byte in either direction, after which a tunnel ends.
 const IDLE: Duration = Duration::from_secs(600);
 
@@ -31,12 +43,21 @@ thread_local! {
     /// Never borrowed across an await.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; COPY_BYTES]);
     static PIPES: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
+    static LARGE_PIPES: Cell<usize> = const { Cell::new(0) };
 }
 
 /// An empty pipe.
 struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
+    large: bool,
+}
+
+/// How fast a direction is, and whether its bytes are let gather.
+struct Pace {
+    since: Instant,
+    bytes: u64,
+    gathers: bool,
 }
 
 /// Why a direction stopped before its end.
@@ -164,12 +185,22 @@ async fn move_pages(
     pipe: &Pipe,
 ) -> Result<(), Stop> {
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+    let mut pace = Pace::new();
     loop {
-        let bytes = from
-            .async_io(Interest::READABLE, || {
-                Ok(splice(from, None, &pipe.write, None, PIPE_BYTES, flags)?)
-            })
-            .await?;
+        let next = from.async_io(Interest::READABLE, || {
+            Ok(splice(from, None, &pipe.write, None, PIPE_BYTES, flags)?)
+        });
+        let bytes = if pace.gathers {
+            match tokio::time::timeout(GATHER_TIME_MAX, next).await {
+                Ok(bytes) => bytes?,
+                Err(_) => {
+                    pace.rest(from)?;
+                    continue;
+                }
+            }
+        } else {
+            next.await?
+        };
         if bytes == 0 {
             return Ok(());
         }
@@ -182,7 +213,41 @@ async fn move_pages(
                 })
                 .await?;
         }
-        activity.set(Instant::now());
+        let now = Instant::now();
+        activity.set(now);
+        pace.moved(from, bytes as u64, now)?;
+    }
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            bytes: 0,
+            gathers: false,
+        }
+    }
+
+    fn moved(&mut self, from: &TcpStream, bytes: u64, now: Instant) -> io::Result<()> {
+        if self.gathers {
+            return Ok(());
+        }
+        self.bytes += bytes;
+        if now.duration_since(self.since) > FAST_WITHIN {
+            (self.since, self.bytes) = (now, 0);
+        } else if self.bytes >= FAST_BYTES {
+            wake_at(from.as_fd(), GATHERED_BYTES)?;
+            self.gathers = true;
+        }
+        Ok(())
+    }
+
+    /// Not enough came in time: what is there moves on, and what comes is not
+    /// waited for until it is fast again.
+    fn rest(&mut self, from: &TcpStream) -> io::Result<()> {
+        wake_at(from.as_fd(), 1)?;
+        *self = Self::new();
+        Ok(())
     }
 }
 
@@ -209,9 +274,11 @@ impl Pipe {
             return Some(pipe);
         }
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+        let has_room = LARGE_PIPES.get() < LARGE_PIPES_MAX;
         // A smaller pipe works as well.
-        let _smaller = fcntl_setpipe_size(&write, PIPE_BYTES).is_err();
-        Some(Self { read, write })
+        let large = has_room && fcntl_setpipe_size(&write, PIPE_BYTES).is_ok();
+        LARGE_PIPES.set(LARGE_PIPES.get() + usize::from(large));
+        Some(Self { read, write, large })
     }
 
     /// Only of a pipe that is empty.
@@ -221,5 +288,53 @@ impl Pipe {
                 pipes.push(self);
             }
         });
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        LARGE_PIPES.set(LARGE_PIPES.get() - usize::from(self.large));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn only_what_is_faster_than_a_network_gathers() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = std::net::TcpStream::connect(address).unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        drop(client);
+        let mut pace = Pace::new();
+        let start = pace.since;
+        let half = FAST_BYTES / 2;
+        // As much, in more time.
+        for round in 1..10 {
+            let now = start + round * (FAST_WITHIN + Duration::from_millis(1));
+            pace.moved(&stream, half, now).unwrap();
+            assert!(!pace.gathers);
+        }
+        let now = pace.since;
+        pace.moved(&stream, half, now).unwrap();
+        assert!(!pace.gathers);
+        pace.moved(&stream, half, now).unwrap();
+        assert!(pace.gathers);
+        pace.rest(&stream).unwrap();
+        assert!(!pace.gathers);
+    }
+
+    #[test]
+    fn pipes_that_are_large_are_few_and_all_pipes_serve() {
+        let pipes: Vec<Pipe> = (0..LARGE_PIPES_MAX + 2)
+            .map(|_| Pipe::take().unwrap())
+            .collect();
+        let large = pipes.iter().filter(|pipe| pipe.large).count();
+        assert!(large <= LARGE_PIPES_MAX);
+        assert_eq!(LARGE_PIPES.get(), large);
+        drop(pipes);
+        assert_eq!(LARGE_PIPES.get(), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! The entries over real sockets: what a client that is refused hears, and
 //! what passes unchanged through an offered port.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -173,6 +173,48 @@ async fn an_offered_port_carries_bytes_both_ways_and_both_ends() {
         let totals = context.audit.totals();
         assert_eq!(totals.uploaded_bytes, sent.len() as u64);
         assert_eq!(totals.downloaded_bytes, sent.len() as u64);
+    })
+    .await;
+}
+
+/// Bytes that are let gather in a fast tunnel must not stay there when no more
+/// come: the client waits for the last of them before it asks for others.
+#[tokio::test(flavor = "current_thread")]
+async fn the_end_of_a_burst_arrives_without_another_byte() {
+    const BURSTS: [usize; 4] = [16_000_001, 100, 9_000_000, 1];
+    local(async {
+        // A thread of its own, so that it is as fast as can be.
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = server.local_addr().unwrap().port();
+        let serving = std::thread::spawn(move || -> io::Result<()> {
+            let (mut client, _) = server.accept()?;
+            for burst in BURSTS {
+                client.read_exact(&mut [0])?;
+                client.write_all(&vec![b'x'; burst])?;
+            }
+            Ok(())
+        });
+        let mut plan = plan();
+        plan.host_ports.push(HostPort {
+            rule: rule("network.host_ports[0]"),
+            port,
+        });
+        let context = context(plan);
+        let inside = {
+            let context = context.clone();
+            listen(move |client| offers::serve_host_port(context.clone(), client, port)).await
+        };
+        let client = std::thread::spawn(move || -> io::Result<()> {
+            let mut stream = std::net::TcpStream::connect(inside)?;
+            for burst in BURSTS {
+                stream.write_all(b"?")?;
+                stream.read_exact(&mut vec![0; burst])?;
+            }
+            Ok(())
+        });
+        let arrived = tokio::task::spawn_blocking(|| client.join().unwrap());
+        arrived.await.unwrap().unwrap();
+        serving.join().unwrap().unwrap();
     })
     .await;
 }

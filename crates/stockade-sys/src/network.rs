@@ -10,7 +10,7 @@ mod unix;
 pub use datagram::{Received, receive_with_destination, send_from};
 pub use listen::{
     AddressKind, Carries, is_own_address, is_without_ipv6, listen, listen_to_datagrams,
-    local_address, open, original_destination, peer_address,
+    local_address, open, original_destination, peer_address, wake_at,
 };
 pub use redirect::{redirect_ability, redirect_to};
 pub use routes::{Families, make_everything_local};

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{
@@ -102,15 +102,30 @@ pub fn listen(kind: AddressKind, address: IpAddr, port: u16, backlog: i32) -> io
 pub fn listen_to_datagrams(kind: AddressKind, port: u16) -> io::Result<OwnedFd> {
     let socket = open(kind, Carries::Datagrams)?;
     match kind {
-        AddressKind::Ipv4 => set_flag(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO)?,
+        AddressKind::Ipv4 => {
+            set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+        }
         AddressKind::Ipv6 => {
-            set_flag(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)?;
+            set_option(
+                socket.as_fd(),
+                libc::IPPROTO_IPV6,
+                libc::IPV6_RECVPKTINFO,
+                1,
+            )?;
             // A route alone makes no IPv6 address one's own to send from.
             set_ipv6_freebind(&socket, true)?;
         }
     }
     bind_to(&socket, SocketAddr::new(kind.every(), port))?;
     Ok(socket)
+}
+
+/// Says of a TCP socket that its reader is woken once so many bytes have come,
+/// or the stream has ended, and not before (SO_RCVLOWAT, socket(7)). What is
+/// there already is announced at once if it is enough.
+pub fn wake_at(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
 /// Whether an error of the functions above says that there is no IPv6.
@@ -181,8 +196,12 @@ fn internet(address: SocketAddrAny) -> io::Result<SocketAddr> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not an internet address"))
 }
 
-fn set_flag(socket: &OwnedFd, level: libc::c_int, option: libc::c_int) -> io::Result<()> {
-    let on: libc::c_int = 1;
+fn set_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: the value is an int that outlives the call, and its size is
     // passed with it.
     let result = unsafe {
@@ -190,7 +209,7 @@ fn set_flag(socket: &OwnedFd, level: libc::c_int, option: libc::c_int) -> io::Re
             socket.as_raw_fd(),
             level,
             option,
-            (&raw const on).cast(),
+            (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
@@ -201,8 +220,9 @@ fn set_flag(socket: &OwnedFd, level: libc::c_int, option: libc::c_int) -> io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::net::sockopt::tcp_congestion;
-    use std::os::fd::AsFd;
+    use std::io::Write;
 
     #[test]
     fn the_loopback_is_our_own_and_an_example_is_not() {
@@ -221,6 +241,35 @@ mod tests {
         assert_eq!(tcp_congestion(&accepted).unwrap(), "reno");
         let connecting = open(kind, Carries::Stream).unwrap();
         assert_eq!(tcp_congestion(&connecting).unwrap(), "reno");
+    }
+
+    #[test]
+    fn a_reader_is_woken_once_enough_is_there_or_less_is_enough() {
+        let kind = AddressKind::Ipv4;
+        let listener = listen(kind, kind.loopback(), 0, 1).unwrap();
+        let address = local_address(listener.as_fd()).unwrap();
+        let mut writer = std::net::TcpStream::connect(address).unwrap();
+        let reader = std::net::TcpListener::from(listener).accept().unwrap().0;
+        let is_readable = |wait_ms: i64| {
+            let mut polled = [PollFd::new(&reader, PollFlags::IN)];
+            let wait = Timespec {
+                tv_sec: 0,
+                tv_nsec: wait_ms * 1_000_000,
+            };
+            poll(&mut polled, Some(&wait)).unwrap() > 0
+        };
+        wake_at(reader.as_fd(), 1000).unwrap();
+        writer.write_all(&[0; 999]).unwrap();
+        assert!(!is_readable(20));
+        writer.write_all(&[0; 1]).unwrap();
+        assert!(is_readable(900));
+        wake_at(reader.as_fd(), 2000).unwrap();
+        assert!(!is_readable(20));
+        wake_at(reader.as_fd(), 1).unwrap();
+        assert!(is_readable(900));
+        wake_at(reader.as_fd(), 2000).unwrap();
+        drop(writer);
+        assert!(is_readable(900));
     }
 
     #[test]
