@@ -3,20 +3,24 @@
 //! Events are queued here and sent by the control task, so that a slow engine
 //! never stops bytes that were already permitted. The queue is bounded:
 //! a decision waits for room and is refused without it, everything else is
-//! counted as lost. How events are stored and shown is the engine's affair.
+//! counted as lost. Permitted requests that follow each other closely leave
+//! together, because each packet wakes the engine; everything else leaves at
+//! once. How events are stored and shown is the engine's affair.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stockade_policy::network::judge::Denial;
 use stockade_policy::plan::Rule;
 use tokio::sync::Notify;
 
-use crate::wire::{self, Entry, FromEgress, NetworkEvent, Totals, Verdict};
+use crate::wire::{self, Entry, FromEgress, MESSAGE_BYTES_MAX, NetworkEvent, Totals, Verdict};
 
 /// Messages that wait for the engine at most.
 pub const QUEUE_MAX: usize = 4096;
+/// Events that leave together at most.
+const TOGETHER_MAX: usize = 64;
 /// How long a decision waits for room in the queue.
 const ROOM_WAIT: Duration = Duration::from_secs(5);
 /// Longest text of an event, in bytes, so that a message always fits.
@@ -31,6 +35,12 @@ pub struct Audit {
     totals: Cell<Totals>,
     /// Connections, names and requests that were permitted.
     allowed: Cell<u64>,
+}
+
+/// The oldest messages, encoded.
+pub struct Packet {
+    pub bytes: Vec<u8>,
+    messages: usize,
 }
 
 /// What was decided upon.
@@ -93,30 +103,47 @@ impl Audit {
         self.push(message);
     }
 
-    /// The oldest message, encoded, once there is one. It stays in the queue
-    /// until it was [`sent`](Self::sent).
-    pub async fn oldest(&self) -> Vec<u8> {
-        loop {
-            let encoded = self.queue.borrow().front().map(wire::encode);
-            match encoded {
-                Some(Ok(bytes)) => return bytes,
-                // Texts are cut, so every message fits; one that does not is
-                // no reason to stop.
-                Some(Err(_)) => {
-                    self.sent();
-                    self.lose();
-                }
-                None => self.filled.notified().await,
-            }
+    /// Ends when something is queued.
+    pub async fn filled(&self) {
+        while self.queue.borrow().is_empty() {
+            self.filled.notified().await;
         }
     }
 
-    /// The oldest message has left.
-    pub fn sent(&self) {
-        let left = self.queue.borrow_mut().pop_front().is_some();
-        if left {
-            self.drained.notify_waiters();
+    /// The oldest message or events, encoded, once there are any. They stay in
+    /// the queue until they were [`sent`](Self::sent).
+    pub async fn oldest(&self) -> Packet {
+        loop {
+            if let Some(packet) = self.packet() {
+                return packet;
+            }
+            self.filled.notified().await;
         }
+    }
+
+    /// Ends at `until`, or earlier once what is queued must not wait.
+    pub async fn gather(&self, until: Instant) {
+        if Instant::now() >= until {
+            return;
+        }
+        let pressing = async {
+            while !self.is_pressing() {
+                self.filled.notified().await;
+            }
+        };
+        // However it ended: now they leave.
+        let _late = tokio::time::timeout_at(until.into(), pressing)
+            .await
+            .is_err();
+    }
+
+    /// The packet has left.
+    pub fn sent(&self, packet: Packet) {
+        let mut queue = self.queue.borrow_mut();
+        let left = packet.messages.min(queue.len());
+        queue.drain(..left);
+        drop(queue);
+        self.drained.notify_waiters();
     }
 
     /// Ends when nothing is queued.
@@ -204,8 +231,50 @@ impl Audit {
     }
 
     fn push(&self, message: FromEgress) {
-        self.queue.borrow_mut().push_back(message);
-        self.filled.notify_one();
+        let mut queue = self.queue.borrow_mut();
+        let waits = may_wait(&message);
+        queue.push_back(message);
+        // Whoever sends has been told of those before.
+        if !waits || queue.len() == 1 || queue.len() >= TOGETHER_MAX {
+            self.filled.notify_one();
+        }
+    }
+
+    /// As many of the oldest as may leave together; `None` when there are none.
+    fn packet(&self) -> Option<Packet> {
+        let mut bytes = Vec::new();
+        let mut messages = 0;
+        let mut queue = self.queue.borrow_mut();
+        while let Some(message) = queue.get(messages) {
+            let is_event = matches!(message, FromEgress::Event(_));
+            if messages > 0 && (!is_event || messages >= TOGETHER_MAX) {
+                break;
+            }
+            match wire::encode(message) {
+                Ok(encoded) if bytes.len() + encoded.len() <= MESSAGE_BYTES_MAX => {
+                    bytes.extend_from_slice(&encoded);
+                    messages += 1;
+                }
+                Ok(_) => break,
+                // Texts are cut, so every message fits; one that does not is
+                // no reason to stop.
+                Err(_) => {
+                    queue.remove(messages);
+                    self.lose();
+                    continue;
+                }
+            }
+            if !is_event {
+                break;
+            }
+        }
+        (messages > 0).then_some(Packet { bytes, messages })
+    }
+
+    /// Whether something else is queued than a few events that may wait.
+    fn is_pressing(&self) -> bool {
+        let queue = self.queue.borrow();
+        queue.len() >= TOGETHER_MAX || !queue.iter().all(may_wait)
     }
 
     fn lose(&self) {
@@ -217,6 +286,20 @@ impl Audit {
         change(&mut totals);
         self.totals.set(totals);
     }
+}
+
+/// Of a connection that is on record already, and nothing out of order.
+fn may_wait(message: &FromEgress) -> bool {
+    matches!(
+        message,
+        FromEgress::Event(
+            NetworkEvent::Decided {
+                request: Some(_),
+                verdict: Verdict::Allowed,
+                ..
+            } | NetworkEvent::CredentialUsed { .. }
+        )
+    )
 }
 
 fn decided(subject: &Subject, verdict: Verdict, denial: &Denial) -> NetworkEvent {
@@ -315,17 +398,109 @@ mod tests {
         for _ in 0..QUEUE_MAX {
             audit.denied(&subject(None), &unrecorded());
         }
-        let rule = Rule {
-            id: "r".to_owned(),
-            origin: "o".to_owned(),
-            reason: String::new(),
-        };
+        let rule = rule();
         assert!(audit.allowed_now(&subject(None), &rule, "allowed").is_err());
         audit.denied(&subject(None), &unrecorded());
         assert_eq!(audit.totals().events_lost, 2);
         assert_eq!(audit.totals().denied, QUEUE_MAX as u64 + 1);
         assert!(audit.take().is_some());
         assert!(audit.allowed_now(&subject(None), &rule, "allowed").is_ok());
+    }
+
+    fn rule() -> Rule {
+        Rule {
+            id: "r".to_owned(),
+            origin: "o".to_owned(),
+            reason: String::new(),
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn events_leave_together_in_their_order_and_other_messages_alone() {
+        let audit = Audit::default();
+        let request = |connection| {
+            let mut subject = subject(Some("GET /"));
+            subject.connection = connection;
+            audit.allowed_now(&subject, &rule(), "allowed").unwrap();
+        };
+        (0..3).for_each(request);
+        audit.send(FromEgress::AskGone { ask: 1 });
+        (3..TOGETHER_MAX as u64 + 4).for_each(request);
+        let mut packets = Vec::new();
+        for _ in 0..3 {
+            // With so much in the queue nothing is waited for.
+            let late = Instant::now() + Duration::from_secs(3600);
+            audit.gather(late).await;
+            let packet = audit.oldest().await;
+            packets.push(wire::decode_packet(&packet.bytes).unwrap());
+            audit.sent(packet);
+        }
+        let lengths: Vec<usize> = packets.iter().map(Vec::len).collect();
+        assert_eq!(lengths, [3, 1, TOGETHER_MAX]);
+        assert_eq!(packets[1], [FromEgress::AskGone { ask: 1 }]);
+        let numbers = packets
+            .iter()
+            .flatten()
+            .filter_map(|message| match message {
+                FromEgress::Event(NetworkEvent::Decided { connection, .. }) => Some(*connection),
+                _ => None,
+            });
+        assert!(numbers.eq(0..TOGETHER_MAX as u64 + 3));
+        // One is left, and waits for others.
+        let soon = Instant::now() + Duration::from_millis(1);
+        audit.gather(soon).await;
+        assert!(Instant::now() >= soon);
+        let last = audit.oldest().await;
+        assert_eq!(wire::decode_packet(&last.bytes).unwrap().len(), 1);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn only_permitted_requests_wait_for_each_other() {
+        let waits = |audit: &Audit| !audit.is_pressing();
+        let audit = Audit::default();
+        let request = subject(Some("GET /"));
+        audit.allowed_now(&request, &rule(), "allowed").unwrap();
+        audit.event(NetworkEvent::CredentialUsed {
+            connection: 1,
+            credential: "c".to_owned(),
+            destination: "a.test:443".to_owned(),
+        });
+        assert!(waits(&audit));
+        audit.denied(&request, &unrecorded());
+        assert!(!waits(&audit));
+        audit.clear();
+        audit
+            .allowed_now(&subject(None), &rule(), "allowed")
+            .unwrap();
+        assert!(!waits(&audit));
+        audit.clear();
+        audit.event(NetworkEvent::Alert {
+            connection: 1,
+            code: "foreign-credential".to_owned(),
+            destination: "a.test:443".to_owned(),
+            detail: String::new(),
+        });
+        assert!(!waits(&audit));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_packet_of_the_longest_events_is_not_too_long() {
+        let long = "\u{1b}".repeat(TEXT_BYTES_MAX);
+        let audit = Audit::default();
+        let mut denial = unrecorded();
+        denial.reason.clone_from(&long);
+        denial.smallest_grant = Some(long.clone());
+        for _ in 0..TOGETHER_MAX {
+            audit.denied(&subject(Some(&long)), &denial);
+        }
+        let mut left = TOGETHER_MAX;
+        while left > 0 {
+            let packet = audit.oldest().await;
+            assert!(packet.bytes.len() <= MESSAGE_BYTES_MAX);
+            left -= wire::decode_packet(&packet.bytes).unwrap().len();
+            audit.sent(packet);
+        }
+        assert_eq!(audit.totals().events_lost, 0);
     }
 
     #[test]

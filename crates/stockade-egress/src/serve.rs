@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stockade_policy::network::rules::NetworkPlan;
 use stockade_sys::message::{self, Wait};
@@ -40,6 +40,8 @@ const EXIT_FAILED: i32 = 1;
 /// Not started by an engine.
 const EXIT_MISUSED: i32 = 2;
 
+/// Permitted requests that come within this time after others leave together.
+const TOGETHER_WITHIN: Duration = Duration::from_millis(5);
 /// For the last events at the end.
 const FAREWELL: Duration = Duration::from_millis(900);
 
@@ -263,7 +265,7 @@ async fn attend(ready: Ready, control: OwnedFd) -> i32 {
     let obeyed = async {
         tokio::select! {
             order = obey(&context, &control) => order,
-            () = report(&context, &control) => Order::Gone,
+            () = report(&context, &control, TOGETHER_WITHIN) => Order::Gone,
         }
     };
     match serving.run_until(obeyed).await {
@@ -422,19 +424,24 @@ fn replace(context: &Rc<Context>, descriptors: Vec<OwnedFd>) -> Result<u64, Stri
     Ok(generation)
 }
 
-/// Sends what is queued, oldest first; ends when the engine is gone.
-async fn report(context: &Context, control: &UnixDatagram) {
+/// Sends what is queued, oldest first, and what may wait at most once in
+/// `pause`; ends when the engine is gone.
+async fn report(context: &Context, control: &UnixDatagram, pause: Duration) {
+    let mut next = Instant::now();
     loop {
-        let bytes = context.audit.oldest().await;
+        context.audit.filled().await;
+        context.audit.gather(next).await;
+        let packet = context.audit.oldest().await;
         let sent = control
             .async_io(Interest::WRITABLE, || {
-                message::send(control.as_fd(), &bytes, &[], Wait::No)
+                message::send(control.as_fd(), &packet.bytes, &[], Wait::No)
             })
             .await;
         match sent {
-            Ok(()) => context.audit.sent(),
+            Ok(()) => context.audit.sent(packet),
             Err(_) => return,
         }
+        next = Instant::now() + pause;
     }
 }
 
@@ -442,7 +449,7 @@ async fn report(context: &Context, control: &UnixDatagram) {
 async fn farewell(context: &Context, control: &UnixDatagram) {
     let last = async {
         tokio::select! {
-            () = report(context, control) => {}
+            () = report(context, control, Duration::ZERO) => {}
             () = context.audit.emptied() => {}
         }
     };

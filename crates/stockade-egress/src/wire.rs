@@ -1,8 +1,9 @@
 //! What crosses between the engine and the egress process, and nothing else.
 //!
 //! Both are the same build, so there is one version; it is checked all the
-//! same. Messages go over a `SOCK_SEQPACKET` pair; what may be large comes in
-//! a sealed memory file whose descriptor is attached to its message.
+//! same. Messages go over a `SOCK_SEQPACKET` pair, one a packet, but events
+//! several; what may be large comes in a sealed memory file whose descriptor is
+//! attached to its message.
 
 use serde::{Deserialize, Serialize};
 use stockade_policy::network::NetworkPlan;
@@ -18,7 +19,7 @@ pub const VERSION: u32 = 1;
 /// which this sandbox's end of git over SSH is known.
 pub const GIT_SSH_VARIABLE: &str = "GIT_SSH_COMMAND";
 
-/// Largest message, in bytes. Events are cut to fit.
+/// Largest message and largest packet, in bytes. Events are cut to fit.
 pub const MESSAGE_BYTES_MAX: usize = 32 * 1024;
 
 /// Largest set-up, in bytes.
@@ -264,6 +265,19 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, WireError> {
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Ok(value),
         _ => Err(WireError::Malformed),
+    }
+}
+
+/// Decodes a packet of the egress process: one message or more.
+pub fn decode_packet(mut bytes: &[u8]) -> Result<Vec<FromEgress>, WireError> {
+    let mut messages = Vec::new();
+    loop {
+        let (message, rest) = postcard::take_from_bytes(bytes).map_err(|_| WireError::Malformed)?;
+        messages.push(message);
+        if rest.is_empty() {
+            return Ok(messages);
+        }
+        bytes = rest;
     }
 }
 

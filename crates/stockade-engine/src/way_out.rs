@@ -231,10 +231,12 @@ impl WayOut {
 
     /// Takes what the egress process says, up to a bound.
     fn hear(&mut self) {
-        for _ in 0..MESSAGES_AT_ONCE {
-            let Some(channel) = &mut self.channel else {
+        let mut heard = 0;
+        while let Some(channel) = &mut self.channel {
+            if heard >= MESSAGES_AT_ONCE && !channel.holds_more() {
                 return;
-            };
+            }
+            heard += 1;
             match channel.try_receive() {
                 Ok(Heard::Message(message)) => self.message(message),
                 Ok(Heard::Nothing) => return,

@@ -8,6 +8,7 @@
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
+use std::vec;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -43,6 +44,8 @@ impl From<WireError> for ChannelError {
 pub struct Channel {
     socket: OwnedFd,
     buffer: Vec<u8>,
+    /// The rest of the packet that was received last.
+    rest: vec::IntoIter<FromEgress>,
 }
 
 /// What is there to be read.
@@ -61,6 +64,7 @@ impl Channel {
         let channel = Self {
             socket: ours,
             buffer: vec![0; wire::MESSAGE_BYTES_MAX],
+            rest: Vec::new().into_iter(),
         };
         Ok((channel, theirs))
     }
@@ -106,16 +110,29 @@ impl Channel {
 
     /// The next message that is there already.
     pub fn try_receive(&mut self) -> Result<Heard, ChannelError> {
+        if let Some(message) = self.rest.next() {
+            return Ok(Heard::Message(message));
+        }
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
         match recv(&self.socket, &mut self.buffer[..], flags) {
             Ok((_, 0)) | Err(Errno::CONNRESET) => Err(ChannelError::Gone),
             Ok((_, length)) => match self.buffer.get(..length) {
-                Some(bytes) => Ok(Heard::Message(wire::decode(bytes)?)),
+                Some(bytes) => {
+                    self.rest = wire::decode_packet(bytes)?.into_iter();
+                    // A packet has one message at least.
+                    Ok(self.rest.next().map_or(Heard::Nothing, Heard::Message))
+                }
                 None => Err(WireError::TooLong.into()),
             },
             Err(Errno::AGAIN | Errno::INTR) => Ok(Heard::Nothing),
             Err(error) => Err(system("recv", error)),
         }
+    }
+
+    /// Whether there are messages that were received already, of which the
+    /// socket tells nothing any more.
+    pub fn holds_more(&self) -> bool {
+        !self.rest.as_slice().is_empty()
     }
 
     /// The next message, waiting for it until `patience` is over.
@@ -181,6 +198,27 @@ mod tests {
         assert!(matches!(third, Err(ChannelError::Gone)), "{third:?}");
         let answer = channel.send(&ToEgress::Finish, &[]);
         assert!(matches!(answer, Err(ChannelError::Gone)), "{answer:?}");
+    }
+
+    #[test]
+    fn a_packet_of_several_messages_is_heard_whole() {
+        let (mut channel, peer) = Channel::pair().unwrap();
+        let said: Vec<_> = (1..4).map(|ask| FromEgress::AskGone { ask }).collect();
+        let packet = said.iter().flat_map(|one| wire::encode(one).unwrap());
+        let packet: Vec<u8> = packet.collect();
+        send(&peer, &packet, SendFlags::empty()).unwrap();
+        let mut heard = Vec::new();
+        while let Heard::Message(message) = channel.try_receive().unwrap() {
+            heard.push(message);
+            assert_eq!(channel.holds_more(), heard.len() < said.len());
+        }
+        assert_eq!(heard, said);
+        // A part of a message after a whole one spoils all.
+        send(&peer, &packet[..packet.len() - 1], SendFlags::empty()).unwrap();
+        assert!(matches!(
+            channel.try_receive(),
+            Err(ChannelError::Protocol(_))
+        ));
     }
 
     #[test]
