@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ const CONNECTIONS_MAX: u64 = 512;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// For a client to close after it was refused.
 const LINGER: Duration = Duration::from_secs(1);
+/// Between two looks whether a client is still there.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// Between two events that say that connections were turned away.
 const TURNED_AWAY_EVERY: Duration = Duration::from_secs(1);
 
@@ -191,25 +194,26 @@ pub async fn linger(mut client: TcpStream) {
 /// Ends when the client has closed its connection, without taking a byte of
 /// what it sent; never while it stays.
 pub async fn gone(client: &TcpStream) {
-    let mut byte = [0u8; 1];
-    loop {
-        match client.peek(&mut byte).await {
-            Ok(0) | Err(_) => return,
-            // It sent something and waits: only the other end of the
-            // connection can tell more, so look again from time to time.
-            Ok(_) => tokio::time::sleep(Duration::from_millis(250)).await,
-        }
-        if is_hung_up(client) {
-            return;
-        }
+    match client.peek(&mut [0]).await {
+        Ok(0) | Err(_) => {}
+        // It sent something and waits: only the other end of the connection can
+        // tell more.
+        Ok(_) => left(client).await,
+    }
+}
+
+/// As [`gone`], of a connection that somebody else reads.
+pub async fn left(client: impl AsFd) {
+    while !is_hung_up(client.as_fd()) {
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 
 /// Whether the peer has closed, even behind bytes that were not read yet
 /// (POLLRDHUP, poll(2)).
-fn is_hung_up(client: &TcpStream) -> bool {
+fn is_hung_up(client: BorrowedFd<'_>) -> bool {
     use stockade_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::new(client, PollFlags::RDHUP)];
+    let mut fds = [PollFd::from_borrowed_fd(client, PollFlags::RDHUP)];
     let now = Timespec {
         tv_sec: 0,
         tv_nsec: 0,

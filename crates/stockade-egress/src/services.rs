@@ -1,5 +1,6 @@
 //! Where a conversation is handed to the parts that read its content.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use stockade_policy::network::Destination;
@@ -8,6 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::audit::Subject;
 use crate::context::{Context, Conversation, Wish};
+use crate::ingress;
 use crate::inspect::forward::{self, Closed, Door};
 use crate::replay::Replay;
 use crate::wire::Entry;
@@ -28,6 +30,7 @@ pub async fn proxy_requests(context: Rc<Context>, client: TcpStream, early: Vec<
     let door = ProxyDoor {
         number: context.next_connection(),
         client_port: client.peer_addr().map_or(0, |peer| peer.port()),
+        client: client.as_fd().try_clone_to_owned().ok(),
         context,
     };
     drop(forward::serve_proxy(Replay::new(early, client), door).await);
@@ -38,6 +41,9 @@ struct ProxyDoor {
     context: Rc<Context>,
     number: u64,
     client_port: u16,
+    /// To see it go while nothing of it is read; `None` when the process has no
+    /// descriptors left.
+    client: Option<OwnedFd>,
 }
 
 impl Door for ProxyDoor {
@@ -56,8 +62,15 @@ impl Door for ProxyDoor {
             request: None,
             client_port: self.client_port,
         };
-        // A client that goes away drops this whole future.
-        let admitted = self.context.admit(wish, std::future::pending()).await;
+        let gone = async {
+            match &self.client {
+                Some(client) => ingress::left(client).await,
+                // A client that goes drops this whole future, once its body
+                // is read.
+                None => std::future::pending().await,
+            }
+        };
+        let admitted = self.context.admit(wish, gone).await;
         admitted.map_err(|denial| Closed { denial, number })
     }
 

@@ -675,13 +675,21 @@ const ASK: &str = "[approval]\nnetwork = \"ask\"\n";
 
 #[test]
 fn row_56_nothing_piles_up_while_a_person_thinks() {
+    for way in ["--noproxy '*'", "-x http://127.0.0.1:3128"] {
+        nothing_piles_up(way);
+    }
+}
+
+fn nothing_piles_up(way: &str) {
     let range = Range::with("", ASK);
-    let script = "head -c 64000000 /dev/zero > big\n\
-                  curl -s --max-time 60 --noproxy '*' -T big http://other.test/upload & one=$!\n\
-                  while ! [ -e drop ]; do sleep 0.1; done; kill $one\n\
-                  while ! [ -e go ]; do sleep 0.1; done\n\
-                  curl -s --max-time 60 -d honest http://other.test/upload";
-    let run = start(&range.internet, &range.world, script);
+    let script = format!(
+        "head -c 64000000 /dev/zero > big\n\
+         curl -s --max-time 60 {way} -T big http://other.test/upload & one=$!\n\
+         while ! [ -e drop ]; do sleep 0.1; done; kill $one\n\
+         while ! [ -e go ]; do sleep 0.1; done\n\
+         curl -s --max-time 60 {way} -d honest http://other.test/upload"
+    );
+    let run = start(&range.internet, &range.world, &script);
     let egress = stockade_testkit::planted::egress_of(&run);
     assert!(soon(|| waiting(&range).len() == 1));
     let held = stockade_testkit::planted::resident_kib(egress);
