@@ -55,8 +55,7 @@ impl Bench<'_> {
             let mut order: Vec<usize> = (0..ways.len()).collect();
             shuffler.shuffle(&mut order);
             for index in order {
-                let measured =
-                    one(ways[index]).with_context(|| format!("behind {}", ways[index].name()))?;
+                let measured = tried(ways[index], &mut one)?;
                 if round > 0 {
                     results[index].1.push(measured);
                 }
@@ -64,6 +63,27 @@ impl Bench<'_> {
         }
         Ok(results)
     }
+}
+
+/// On a busy machine a peer fails now and then, which says nothing of Stockade: it gets another try.
+fn tried(way: Way, one: &mut impl FnMut(Way) -> Result<Measured>) -> Result<Measured> {
+    const PEER_TRIES: usize = 5;
+    let tries = match way {
+        Way::Direct | Way::Stockade => 1,
+        _ => PEER_TRIES,
+    };
+    let mut last = None;
+    for _ in 0..tries {
+        match one(way) {
+            Ok(measured) => return Ok(measured),
+            Err(error) => {
+                println!("failed behind {}", way.name());
+                last = Some(error);
+            }
+        }
+    }
+    let error = last.context("there was no try")?;
+    Err(error.context(format!("behind {}", way.name())))
 }
 
 /// A row from one figure of each run; runs that have none are left out.
@@ -194,7 +214,8 @@ fn requests(bench: &Bench) -> Result<Vec<Row>> {
     let count = |way| match (bench.quick, way) {
         (true, _) => 200u64,
         (false, Way::Mitmproxy) => 500,
-        (false, _) => 5000,
+        // So many that the start of Stockade's process, which counts, is small in it.
+        (false, _) => 20_000,
     };
     let results = bench.interleaved(&ways, bench.rounds(5), |way| {
         let roots = bench.arena.roots(way).display().to_string();
