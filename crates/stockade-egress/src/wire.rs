@@ -307,3 +307,53 @@ fn bounded<T: Serialize>(value: &T, bytes_max: usize) -> Result<Vec<u8>, WireErr
         false => Err(WireError::TooLong),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn joined(messages: &[FromEgress]) -> Vec<u8> {
+        let encoded = messages.iter().map(|message| encode(message).unwrap());
+        encoded.collect::<Vec<_>>().concat()
+    }
+
+    fn message() -> impl Strategy<Value = FromEgress> {
+        let event = (any::<u64>(), "\\PC{0,40}", "\\PC{0,40}").prop_map(
+            |(connection, credential, destination)| {
+                FromEgress::Event(NetworkEvent::CredentialUsed {
+                    connection,
+                    credential,
+                    destination,
+                })
+            },
+        );
+        let other = any::<u64>().prop_map(|ask| FromEgress::AskGone { ask });
+        prop_oneof![event, other]
+    }
+
+    proptest! {
+        #[test]
+        fn a_packet_has_the_messages_that_were_put_into_it(
+            messages in proptest::collection::vec(message(), 1..20),
+        ) {
+            prop_assert_eq!(decode_packet(&joined(&messages)), Ok(messages));
+        }
+
+        /// The engine reads what a process says that may have been taken over.
+        #[test]
+        fn any_bytes_are_messages_or_refused(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            messages in proptest::collection::vec(message(), 0..3),
+            cut in 0_usize..40,
+        ) {
+            let mut packet = joined(&messages);
+            packet.truncate(packet.len().saturating_sub(cut));
+            packet.extend_from_slice(&bytes);
+            if let Ok(read) = decode_packet(&packet) {
+                prop_assert!(!read.is_empty());
+                prop_assert_eq!(decode_packet(&joined(&read)), Ok(read));
+            }
+        }
+    }
+}
