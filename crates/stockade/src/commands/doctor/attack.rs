@@ -89,6 +89,11 @@ pub fn run(format: Format, behind: &Behind) -> anyhow::Result<ExitCode> {
         Attacked::Cannot(why) => {
             anyhow::bail!("the {} wall cannot be had here\n{why}", behind.name())
         }
+        Attacked::Planned(_) => anyhow::bail!(
+            "nothing runs behind the {} wall on this system\n  remedy: `stockade explain --wall {0}` \
+             says what it would hold",
+            behind.name()
+        ),
         Attacked::Done { table, .. } => table,
     };
     match format {
@@ -107,6 +112,8 @@ pub enum Attacked {
     Interrupted(ExitCode),
     /// The wall cannot be had on this machine: the refusal.
     Cannot(String),
+    /// It is another system's: what its plan says of each guarantee.
+    Planned(Claims),
     Done {
         /// What the plan says of each guarantee.
         claims: Claims,
@@ -137,6 +144,9 @@ pub fn attacked(behind: &Behind) -> anyhow::Result<Attacked> {
         Ok(claims) => claims,
         Err(why) => return Ok(Attacked::Cannot(why)),
     };
+    if behind.wall == Wall::Seatbelt {
+        return Ok(Attacked::Planned(claims));
+    }
     let layout = Layout {
         scratch: &scratch.0,
         workspace: &workspace,
