@@ -34,6 +34,9 @@ pub struct Birth<'a> {
     #[serde(borrow)]
     pub filter: &'a [u8],
     pub limits: Limits,
+    /// What the private directories hold together, in bytes and in files.
+    pub disk_bytes: u64,
+    pub disk_inodes: u64,
 }
 
 /// Length of one instruction of a filter.

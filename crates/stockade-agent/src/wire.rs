@@ -118,12 +118,15 @@ pub struct Met {
     pub processes: bool,
     /// The kernel killed somebody because there was no memory left.
     pub memory: bool,
+    /// Private directories are full.
+    pub disk: bool,
 }
 
 impl Met {
     pub const NONE: Self = Self {
         processes: false,
         memory: false,
+        disk: false,
     };
 }
 

@@ -152,6 +152,8 @@ fn spawn(machine: &qemu::Machine<'_>, state: Option<&Path>) -> Result<(Child, Un
             file_bytes: None,
             cpu_seconds: None,
         },
+        disk_bytes: 64 << 20,
+        disk_inodes: 10_000,
     };
     let mut frame = [0; 256];
     let length = encode(0, &birth, &mut frame).map_err(|error| error.to_string())?;

@@ -105,6 +105,8 @@ impl Machine {
                 file_bytes: None,
                 cpu_seconds: None,
             },
+            disk_bytes: 64 << 20,
+            disk_inodes: 10_000,
         };
         let mut frame = [0; 256];
         let length = wire::encode(0, &birth, &mut frame).unwrap();

@@ -62,6 +62,11 @@ fn c22_what_ran_out_in_a_machine_is_named() {
             "exec dd if=/dev/zero of=large bs=64k count=100",
         ),
         ("cpu_time = \"1s\"", "while :; do :; done"),
+        // All private directories share it.
+        (
+            "disk = \"20MiB\"",
+            "head -c 15M /dev/zero >/tmp/one; exec dd if=/dev/zero of=/dev/shm/other bs=64k count=200",
+        ),
     ] {
         world.policy(&policy(limit));
         let (code, hit) = limits_hit(&world, script);

@@ -9,7 +9,7 @@
 use core::ffi::CStr;
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{CWD, Mode, mkdirat};
+use rustix::fs::{CWD, Mode, OFlags, StatVfs, fstatvfs, mkdirat};
 use rustix::io::{self, Errno, pread, write};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -19,7 +19,6 @@ use stockade_agent::wire::Met;
 
 use crate::guest::{Step, open, while_};
 use crate::raw;
-use rustix::fs::OFlags;
 
 const GROUPS: &CStr = c"/groups";
 const CONTROL: &CStr = c"/groups/cgroup.subtree_control";
@@ -30,6 +29,9 @@ const EVENTS: &CStr = c"/groups/commands/pids.events";
 /// What the kernel counts (proc(5)).
 const COUNTERS: &CStr = c"/root/proc/vmstat";
 
+/// With so few bytes left, a file system is full: the launcher says the same.
+const REST_BYTES: u64 = 1 << 20;
+
 /// What a command takes on before it is one.
 #[derive(Debug)]
 pub struct Confinement {
@@ -38,6 +40,8 @@ pub struct Confinement {
     limits: Limits,
     refused: Counter,
     killed: Counter,
+    /// The file system of the private directories.
+    pub storage: OwnedFd,
 }
 
 /// A number in a file of the kernel, which only grows.
@@ -89,7 +93,7 @@ fn number(digits: &[u8]) -> u64 {
 impl Confinement {
     /// Prepares it, and puts this process and all that it will start into the
     /// group. To be called with the process table in its place, by user 0.
-    pub fn new(birth: &Birth<'_>) -> Step<Self> {
+    pub fn new(birth: &Birth<'_>, storage: OwnedFd) -> Step<Self> {
         let mut filter = [0; INSTRUCTIONS_MAX * INSTRUCTION_BYTES];
         let length = birth.filter.len();
         let room = filter.get_mut(..length).filter(|room| !room.is_empty());
@@ -104,6 +108,7 @@ impl Confinement {
             limits: birth.limits,
             refused: Counter::new(refused, b"max "),
             killed: Counter::new(counters, b"oom_kill "),
+            storage,
         })
     }
 
@@ -153,8 +158,18 @@ impl Confinement {
         Met {
             processes: self.refused.has_grown(),
             memory: self.killed.has_grown(),
+            disk: is_full(&self.storage),
         }
     }
+}
+
+/// Whether there is no room left, or no more than nobody could fill.
+fn is_full(storage: &OwnedFd) -> bool {
+    let full = |storage: StatVfs| {
+        let rest = (storage.f_blocks / 64).min(REST_BYTES / storage.f_frsize.max(1));
+        storage.f_bavail <= rest || storage.f_favail == 0
+    };
+    fstatvfs(storage).is_ok_and(full)
 }
 
 fn plain(error: Errno) -> system::Errno {
@@ -186,7 +201,7 @@ fn put(file: &CStr, text: &[u8]) -> io::Result<()> {
     }
 }
 
-fn decimal(number: u64, digits: &mut [u8; 20]) -> &[u8] {
+pub fn decimal(number: u64, digits: &mut [u8; 20]) -> &[u8] {
     let (mut first, mut rest) = (digits.len(), number);
     while first == digits.len() || rest > 0 {
         first -= 1;

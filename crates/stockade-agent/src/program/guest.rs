@@ -15,11 +15,14 @@ use core::mem::MaybeUninit;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, CWD, Dev, FileType, Mode, OFlags, RawDir, chmod, chown, lstat, makedev, mkdirat,
+    AtFlags, CWD, Dev, FileType, Mode, OFlags, RawDir, chmodat, chownat, lstat, makedev, mkdirat,
     mknodat, openat, symlinkat, unlinkat,
 };
 use rustix::io::{self, Errno, write};
-use rustix::mount::{MountFlags, mount, mount_bind, mount_move, mount_remount};
+use rustix::mount::{
+    MountFlags, MoveMountFlags, OpenTreeFlags, mount, mount_bind, mount_move, mount_remount,
+    move_mount, open_tree,
+};
 use rustix::process::{chdir, chroot, umask};
 use rustix::system::{finit_module, sethostname};
 use rustix::thread::{
@@ -33,7 +36,7 @@ use stockade_agent::machine::{BIRTH_BYTES_MAX, Birth};
 use stockade_agent::system;
 use stockade_agent::wire::{self, HEADER_BYTES, PATH_BYTES_MAX, Reply};
 
-use crate::confine::Confinement;
+use crate::confine::{Confinement, decimal};
 use crate::raw::{self, Interface};
 
 /// The name of the virtio port to the host.
@@ -255,8 +258,9 @@ fn wait_for_host(port: &OwnedFd) -> io::Result<()> {
 fn settle(birth: &Birth<'_>) -> Step<Confinement> {
     begin(birth)?;
     view()?;
-    fresh_dev()?;
-    let confinement = Confinement::new(birth)?;
+    let storage = storage(birth)?;
+    fresh_dev(&storage)?;
+    let confinement = Confinement::new(birth, storage)?;
     for (path, value) in SETTINGS {
         match open(path, OFlags::WRONLY) {
             Err(Errno::NOENT) => {}
@@ -277,7 +281,7 @@ fn settle(birth: &Birth<'_>) -> Step<Confinement> {
     if is_connected {
         resolver()?;
     }
-    private_directories(birth.private)?;
+    private_directories(birth.private, &confinement.storage)?;
     give_up(birth)?;
     confinement.try_out()?;
     Ok(confinement)
@@ -299,8 +303,58 @@ fn view() -> Step<()> {
     while_("mount /proc in the view", proc)
 }
 
+/// One file system for all private directories, which they fill together.
+fn storage(birth: &Birth<'_>) -> Step<OwnedFd> {
+    let doing = "mount the private storage";
+    let (mut bytes, mut inodes) = ([0; 20], [0; 20]);
+    let parts: [&[u8]; 4] = [
+        b"mode=755,size=",
+        decimal(birth.disk_bytes, &mut bytes),
+        b",nr_inodes=",
+        decimal(birth.disk_inodes, &mut inodes),
+    ];
+    let mut options = [0; 80];
+    let mut end = 0;
+    for part in parts {
+        let target = options.get_mut(end..end + part.len());
+        target
+            .ok_or((doing, Errno::NAMETOOLONG))?
+            .copy_from_slice(part);
+        end += part.len();
+    }
+    let options = CStr::from_bytes_until_nul(&options).map_err(|_| (doing, Errno::INVAL))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    while_(doing, mkdirat(CWD, c"/private", Mode::from_raw_mode(0o755)))?;
+    while_(
+        doing,
+        mount(c"private", c"/private", c"tmpfs", flags, options),
+    )?;
+    while_(doing, open(c"/private", OFlags::RDONLY | OFlags::DIRECTORY))
+}
+
+/// Mounts a new directory of the storage, with this owner and mode, over another
+/// one.
+fn mount_private(
+    storage: &OwnedFd,
+    name: &CStr,
+    target: &CStr,
+    (owner, mode): (Option<(Uid, Gid)>, Mode),
+) -> Step<()> {
+    let doing = "mount a private directory";
+    while_(doing, mkdirat(storage, name, Mode::from_raw_mode(0o700)))?;
+    if let Some((uid, gid)) = owner {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        while_(doing, chownat(storage, name, Some(uid), Some(gid), flags))?;
+    }
+    while_(doing, chmodat(storage, name, mode, AtFlags::empty()))?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = while_(doing, open_tree(storage, name, flags))?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    while_(doing, move_mount(&tree, c"", CWD, target, flags))
+}
+
 /// Devices that are everybody's, terminals and shared memory.
-fn fresh_dev() -> Step<()> {
+fn fresh_dev(storage: &OwnedFd) -> Step<()> {
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
     let all = Mode::from_raw_mode(0o666);
     umask(Mode::empty());
@@ -321,16 +375,18 @@ fn fresh_dev() -> Step<()> {
     let options = c"ptmxmode=666,mode=620";
     let made = mount(c"devpts", c"/root/dev/pts", c"devpts", flags, options);
     while_("mount /dev/pts", made)?;
-    let made = mount(c"shm", c"/root/dev/shm", c"tmpfs", HARMLESS, c"mode=1777");
-    while_("mount /dev/shm", made)?;
+    let shared = (None, Mode::from_raw_mode(0o1777));
+    mount_private(storage, c"shm", c"/root/dev/shm", shared)?;
+    let flags_of_shm = MountFlags::BIND | HARMLESS;
+    let harmless = mount_remount(c"/root/dev/shm", flags_of_shm, c"");
+    while_("mount /dev/shm", harmless)?;
     let made = mount_remount(c"/root/dev", flags | MountFlags::RDONLY, c"");
     while_("protect /dev", made)
 }
 
-/// Memory in place of directories, which keep owner and mode.
-fn private_directories(paths: &[u8]) -> Step<()> {
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    for path in wire::strings(paths) {
+/// Directories of the storage in place of others, whose owner and mode they have.
+fn private_directories(paths: &[u8], storage: &OwnedFd) -> Step<()> {
+    for (path, number) in wire::strings(paths).zip(0u8..) {
         let mut name = [0; PATH_BYTES_MAX + 1];
         let target = name[..PATH_BYTES_MAX].get_mut(..path.len());
         target
@@ -339,15 +395,12 @@ fn private_directories(paths: &[u8]) -> Step<()> {
         let name = CStr::from_bytes_until_nul(&name);
         let name = name.map_err(|_| ("name a private directory", Errno::INVAL))?;
         let old = while_("find a private directory", lstat(name))?;
-        let made = mount(c"private", name, c"tmpfs", flags, None);
-        while_("mount a private directory", made)?;
-        let (uid, gid) = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
-        while_(
-            "give a private directory",
-            chown(name, Some(uid), Some(gid)),
-        )?;
+        let owner = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
         let mode = Mode::from_raw_mode(old.st_mode & 0o7777);
-        while_("set a private directory's mode", chmod(name, mode))?;
+        let own = [b'a' + number % 26, b'a' + number / 26, 0];
+        let own = CStr::from_bytes_with_nul(&own);
+        let own = own.map_err(|_| ("name a private directory", Errno::INVAL))?;
+        mount_private(storage, own, name, (Some(owner), mode))?;
     }
     Ok(())
 }

@@ -154,6 +154,7 @@ impl System for ChanceKernel {
         Met {
             processes: self.chance.one_in(2),
             memory: self.chance.one_in(2),
+            disk: self.chance.one_in(2),
         }
     }
 }

@@ -460,6 +460,7 @@ impl Host {
             if let Reply::Ended { met: told, .. } = reply {
                 met.processes |= told.processes;
                 met.memory |= told.memory;
+                met.disk |= told.disk;
             }
             if kernel.note(task, reply) {
                 return;

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::rand::{GetRandomFlags, getrandom};
 use stockade_agent::machine::{Birth, ENTROPY_BYTES, Limits};
 use stockade_policy::path::AbsolutePath;
-use stockade_policy::plan::{Action, Instruction, Plan};
+use stockade_policy::plan::{Action, GuestKernel, Instruction, Plan};
 use stockade_sys::rustix;
 
 use crate::sandboxes::link::Link;
@@ -53,8 +53,18 @@ pub(super) fn introduce(link: &mut Link, plan: &Plan) -> io::Result<()> {
             file_bytes: plan.limits.file_bytes,
             cpu_seconds: plan.limits.cpu_seconds,
         },
+        disk_bytes: plan.limits.disk_bytes.min(memory(plan) / 2),
+        disk_inodes: plan.limits.disk_inodes,
     });
     Ok(())
+}
+
+/// Memory of the machine, in bytes. What is in private directories is there.
+fn memory(plan: &Plan) -> u64 {
+    match plan.guest.as_ref().map(|guest| &guest.kernel) {
+        Some(GuestKernel::Machine(machine)) => u64::from(machine.memory) << 20,
+        _ => 0,
+    }
 }
 
 /// The rules of system calls that the plan has around the machine: within it,

@@ -64,6 +64,7 @@ impl Host {
         [
             of(self.met.memory, LimitHit::Memory),
             of(self.met.processes, LimitHit::Processes),
+            of(self.met.disk, LimitHit::Disk),
         ]
         .into_iter()
         .flatten()
