@@ -1,6 +1,7 @@
 //! What must be so behind every wall that this machine has: kills, zombies,
 //! limits that are named, a second entry as the first, and that nothing is left.
 
+mod machines;
 #[allow(dead_code, reason = "other files use the rest")]
 mod staying;
 
@@ -13,12 +14,23 @@ use std::time::Instant;
 use serde_json::Value;
 use staying::{Staying, signal, soon};
 use stockade_sys::rustix::process::{Pid, Signal, kill_process};
+use stockade_testkit::machine::kernel_package;
 use stockade_testkit::{
     Finished, World, has_program, is_root, processes_with, replace_program, skip,
 };
 
 /// The walls that can be had here.
 fn walls() -> Vec<&'static str> {
+    let mut walls = walls_on_this_kernel();
+    if kernel_package("the microVM wall").is_some() {
+        walls.push("microvm");
+    }
+    walls
+}
+
+/// Those without a machine. What takes hundreds of starts is done to machines in
+/// `microvm_kills.rs`.
+fn walls_on_this_kernel() -> Vec<&'static str> {
     let mut walls = vec!["process", "container"];
     match has_program("runsc") {
         true => walls.push("gvisor"),
@@ -31,6 +43,10 @@ fn walls() -> Vec<&'static str> {
 /// groups everywhere; others say that they do without. Behind gVisor a live
 /// workspace has no guard.
 fn choose(world: &World, wall: &str) {
+    if wall == "microvm" {
+        let package = kernel_package("the microVM wall").unwrap();
+        return machines::give_image(world, &package);
+    }
     let weaken = match wall {
         "container" if !is_root() => "weaken = [\"PR7\"]\n",
         "gvisor" => "weaken = [\"FS4\", \"PR7\"]\n",
@@ -41,7 +57,11 @@ fn choose(world: &World, wall: &str) {
 
 /// A sandbox that stays behind each wall, one after the other.
 fn behind_each(name: &str, check: impl Fn(&str, &Staying)) {
-    for wall in walls() {
+    behind(&walls(), name, check);
+}
+
+fn behind(walls: &[&str], name: &str, check: impl Fn(&str, &Staying)) {
+    for &wall in walls {
         let staying = Staying::prepared(&format!("{name}-{wall}"), &[], |world| {
             choose(world, wall);
         });
@@ -270,7 +290,7 @@ fn kills() -> u32 {
 
 #[test]
 fn a_run_behind_any_wall_may_be_killed_at_any_moment() {
-    for wall in walls() {
+    for wall in walls_on_this_kernel() {
         let world = World::new();
         choose(&world, wall);
         let mark = format!("killed-{wall}-{}", std::process::id());
@@ -306,7 +326,7 @@ fn a_run_behind_any_wall_may_be_killed_at_any_moment() {
 
 #[test]
 fn two_hundred_sandboxes_come_and_go_without_a_trace() {
-    behind_each("many", |wall, staying| {
+    behind(&walls_on_this_kernel(), "many", |wall, staying| {
         let open = |process: &str| fs::read_dir(format!("/proc/{process}/fd")).map(Iterator::count);
         staying.exec(&["true"]).expect_code(0);
         let supervisor = staying.supervisor().to_string();

@@ -23,8 +23,15 @@ pub fn stockade(world: &World, arguments: &[&str]) -> Finished {
 /// A world with a machine image and a saved machine. Both are made once: to unpack
 /// half a gigabyte takes longer than to boot, and to boot longer than to go on.
 pub fn with_image(test: &str) -> Option<World> {
-    static IMAGE: OnceLock<(World, PathBuf)> = OnceLock::new();
     let package = kernel_package(test)?;
+    let world = World::new();
+    give_image(&world, &package);
+    Some(world)
+}
+
+/// Gives a world the policy and the image.
+pub fn give_image(world: &World, package: &Path) {
+    static IMAGE: OnceLock<(World, PathBuf)> = OnceLock::new();
     let (_, image) = IMAGE.get_or_init(|| {
         remove_images_of_the_dead();
         let world = World::new();
@@ -51,7 +58,6 @@ pub fn with_image(test: &str) -> Option<World> {
         let image = world.home.join(".local/state/stockade/machines");
         (world, image)
     });
-    let world = World::new();
     world.policy(POLICY);
     let state = world.home.join(".local/state/stockade");
     fs::create_dir_all(&state).unwrap();
@@ -59,7 +65,6 @@ pub fn with_image(test: &str) -> Option<World> {
     assert!(copied.unwrap().success());
     let closed = Command::new("chmod").arg("700").arg(&state).status();
     assert!(closed.unwrap().success());
-    Some(world)
 }
 
 /// Beside the home of a world with an image: the process whose tests it is for.
