@@ -9,7 +9,7 @@ pub(crate) mod opening;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use stockade_image::{ImageError, InUse};
@@ -95,7 +95,7 @@ pub enum Corpus {
 #[derive(Debug)]
 pub struct Planned {
     pub plan: Plan,
-    pub digest: Digest,
+    digest: OnceLock<Digest>,
     pub facts: Facts,
     pub loaded: Loaded,
     /// What lies below the run's own layer of the workspace.
@@ -109,6 +109,12 @@ pub struct Planned {
 }
 
 impl Planned {
+    /// The plan's digest: computed when it is first asked for, so that a launcher
+    /// need not wait for it.
+    pub fn digest(&self) -> Digest {
+        *self.digest.get_or_init(|| digest(&self.plan))
+    }
+
     /// Hands over what keeps the layers in their places.
     pub(crate) fn kept_layers(&self) -> Option<Lock> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -372,10 +378,9 @@ fn compiled(
     let own = (program, request.notices);
     let (mut plan, machine) = choice::cheapest(&mut loaded, &mut facts, &command, own)?;
     plan.notes.extend(loaded.notes.iter().cloned());
-    let digest = digest(&plan);
     Ok(Planned {
         plan,
-        digest,
+        digest: OnceLock::new(),
         facts,
         loaded,
         base,
@@ -652,7 +657,7 @@ fn gate(
     let underway = process_wall::start(embryo, start).map_err(refused)?;
     // While the launcher works. A command whose run is not on record is not
     // started.
-    let event = Event::run_planned(plan, &planned.digest.to_string());
+    let event = Event::run_planned(plan, &planned.digest().to_string());
     log.append(Some(run), &[event], SystemTime::now())?;
     if let Some(opening) = &mut opening {
         opening.await_ready()?;
@@ -789,7 +794,7 @@ fn outcome(
     }
     Outcome {
         run: run.as_str().to_owned(),
-        digest: planned.digest,
+        digest: planned.digest(),
         end,
         limits_hit,
         duration,

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use stockade_sys::rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat, openat2, statat};
+use stockade_sys::rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat};
 use stockade_sys::rustix::io::Errno;
 use stockade_sys::rustix::process::{
     Resource, Rlimit, Signal, chdir, fchdir, getrlimit, set_parent_process_death_signal, setrlimit,
@@ -210,12 +210,17 @@ fn not_dumpable() -> io::Result<String> {
 fn verify_namespaces(outside: &NamespaceIds) -> io::Result<String> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let own = openat(CWD, "/proc/self/ns", flags, Mode::empty())?;
+    let mut text = Vec::new();
     for (name, &id) in NAMESPACES.iter().zip(outside) {
-        if statat(&own, *name, AtFlags::empty())?.st_ino == id {
+        // What the link says (namespaces(7)): to follow it makes the kernel set
+        // up a file first.
+        let link = readlinkat(&own, *name, text)?;
+        if namespace_id(link.to_bytes()).ok_or(io::ErrorKind::InvalidData)? == id {
             return Err(io::Error::other(format!(
                 "the {name} namespace is the host's"
             )));
         }
+        text = link.into_bytes();
     }
     let pid = std::process::id();
     if pid != 1 {
@@ -227,6 +232,15 @@ fn verify_namespaces(outside: &NamespaceIds) -> io::Result<String> {
         "{} differ from the supervisor's",
         NAMESPACES.join(", ")
     ))
+}
+
+/// The number in `net:[4026531840]`.
+fn namespace_id(link: &[u8]) -> Option<u64> {
+    let number = link
+        .strip_suffix(b"]")?
+        .rsplit(|&byte| byte == b'[')
+        .next()?;
+    std::str::from_utf8(number).ok()?.parse().ok()
 }
 
 fn local_routes() -> io::Result<String> {

@@ -97,7 +97,7 @@ fn json_of(planned: &Planned, finished: &Finished) -> serde_json::Value {
     json!({
         "version": 1,
         "run": finished.outcome.run,
-        "plan_digest": planned.digest.to_string(),
+        "plan_digest": planned.digest().to_string(),
         "exit_code": finished.outcome.exit_code(),
         "learned": network.map(|network| &network.learned),
         "denials": network.map(|network| &network.denials),
