@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use stockade_sys::memory;
 use stockade_sys::rustix;
 use stockade_sys::signal::{self, Sender, Signals};
 use stockade_walls::process::Sandbox;
@@ -20,6 +21,8 @@ use crate::terminal::Terminals;
 use crate::way_out::tally::NetworkSummary;
 use crate::way_out::{self, WayOut};
 
+/// How long nothing happens before a run is idle.
+const IDLE_AFTER: Duration = Duration::from_millis(500);
 /// How long a private terminal may be silent once everything inside is gone.
 const TERMINAL_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -130,6 +133,7 @@ impl Supervision {
 
     fn relay(&mut self) -> Result<(), WallError> {
         let wall = self.wall_time.map(|limit| Instant::now() + limit);
+        let mut patience = Some(IDLE_AFTER);
         while self.ended.is_none() || self.has_output() {
             let deadline = match (&self.ended, &self.terminals) {
                 (None, _) => {
@@ -139,7 +143,7 @@ impl Supervision {
                 (Some(_), Some(_)) => Some(Instant::now() + TERMINAL_PATIENCE),
                 (Some(_), None) => None,
             };
-            let Some(ready) = self.poll(deadline).map_err(system("poll"))? else {
+            let Some(ready) = self.poll(deadline, &mut patience).map_err(system("poll"))? else {
                 if let (Some(_), Some(terminals)) = (&self.ended, &mut self.terminals) {
                     terminals.give_up();
                     continue;
@@ -265,8 +269,13 @@ impl Supervision {
                 .is_some_and(|terminals| !terminals.drained())
     }
 
-    /// Waits for anything; `None` when the deadline passed first.
-    fn poll(&self, deadline: Option<Instant>) -> io::Result<Option<Vec<(Source, PollFlags)>>> {
+    /// Waits for anything; `None` when the deadline passed first. After so much
+    /// `patience`, once, what the wait does not need is given back.
+    fn poll(
+        &self,
+        deadline: Option<Instant>,
+        patience: &mut Option<Duration>,
+    ) -> io::Result<Option<Vec<(Source, PollFlags)>>> {
         let control = self.sandbox.control();
         let mut sources = vec![Source::Signals];
         let mut descriptors = vec![PollFd::new(&self.signals, PollFlags::IN)];
@@ -306,10 +315,16 @@ impl Supervision {
                 None => None,
                 Some(deadline) => match deadline.checked_duration_since(Instant::now()) {
                     None => return Ok(None),
-                    Some(left) => Some(timespec(left)),
+                    left => left,
                 },
             };
-            match poll(&mut descriptors, left.as_ref()) {
+            let longest = left.into_iter().chain(*patience).min();
+            match poll(&mut descriptors, longest.map(timespec).as_ref()) {
+                Ok(0) if patience.is_some() && longest == *patience => {
+                    // The start went through much of the program.
+                    memory::let_go_of_code();
+                    *patience = None;
+                }
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => break,
                 Err(error) => return Err(error.into()),

@@ -17,13 +17,15 @@ use stockade_sys::rustix::io::Errno;
 use stockade_sys::rustix::process::{
     WaitId, WaitIdOptions, ioctl_tiocsctty, setpgid, setsid, umask, waitid,
 };
-use stockade_sys::{signal, terminal};
+use stockade_sys::{memory, signal, terminal};
 
 use crate::agent::Agent;
 use crate::listeners::{self, Supplied};
 use crate::wire::{Assignment, End, Limit, Report, Request, Stream, Usage, Watch};
 use crate::{receive, send};
 
+/// How long a command runs before its init gives back what it waits without.
+const IDLE_AFTER: Duration = Duration::from_millis(500);
 /// Bounds of the pause between two samples.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
@@ -365,6 +367,7 @@ struct Keeper<'a> {
 impl Keeper<'_> {
     fn wait(&mut self, signals: &signal::Signals) -> io::Result<End> {
         let mut next_sample = self.is_watching().then(|| Instant::now() + PAUSE_MIN);
+        let mut idle_at = Some(Instant::now() + IDLE_AFTER);
         loop {
             let control = self.control;
             // Without a supply the control socket stands in its place.
@@ -374,7 +377,8 @@ impl Keeper<'_> {
                 PollFd::new(signals, PollFlags::IN),
                 PollFd::new(&supply, PollFlags::IN),
             ];
-            let left = next_sample.map(|next| {
+            let next = next_sample.into_iter().chain(idle_at).min();
+            let left = next.map(|next| {
                 let left = next.saturating_duration_since(Instant::now());
                 Timespec {
                     tv_sec: left.as_secs() as i64,
@@ -384,6 +388,11 @@ impl Keeper<'_> {
             match poll(&mut descriptors, left.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
+            }
+            if idle_at.is_some_and(|at| at <= Instant::now()) {
+                // The start went through much of the program, and this loop does not.
+                memory::let_go_of_code();
+                idle_at = None;
             }
             let asked = !descriptors[0].revents().is_empty();
             let changed = !descriptors[1].revents().is_empty();

@@ -14,6 +14,7 @@ pub mod guard;
 pub mod hostile;
 pub mod landlock;
 pub mod lease;
+pub mod memory;
 pub mod message;
 pub mod mount;
 pub mod network;
