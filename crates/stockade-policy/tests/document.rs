@@ -86,7 +86,7 @@ fn unknown_keys_are_all_found_and_the_likely_one_is_named() {
               help: `write` belongs to `[filesystem]`
             [unknown-key] "banana"
             user.toml:4: unknown key "banana"
-              help: the keys here are: version, preset, wall, weaken, socket, credential, filesystem, network, approval, environment, process, container, limits
+              help: the keys here are: version, preset, wall, weaken, socket, credential, filesystem, network, approval, environment, process, container, microvm, limits
             [unknown-key] "raed"
             user.toml:6: unknown key "filesystem.raed"
               help: did you mean `read`?
@@ -406,7 +406,7 @@ fn syntax_errors_are_all_found() {
         expect![[r#"
             [unknown-key] "\"a\\u001b\""
             user.toml:2: unknown key "a\u{1b}"
-              help: the keys here are: version, preset, wall, weaken, socket, credential, filesystem, network, approval, environment, process, container, limits
+              help: the keys here are: version, preset, wall, weaken, socket, credential, filesystem, network, approval, environment, process, container, microvm, limits
         "#]],
     );
 }
