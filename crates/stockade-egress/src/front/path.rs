@@ -59,10 +59,16 @@ impl PathAndQuery {
             Some(mark) => (&target[..mark], Some(&target[mark + 1..])),
             None => (target, None),
         };
-        Ok(Self {
+        let target = Self {
             path: canonical_path(path, encoded_slash)?,
             query: query.map(checked_query).transpose()?,
-        })
+        };
+        // Escaped it can be three times as long as it came.
+        let query = target.query.as_ref().map_or(0, |query| 1 + query.len());
+        match target.path.len() + query > TARGET_BYTES_MAX {
+            true => Err(BadPath::TooLong),
+            false => Ok(target),
+        }
     }
 
     /// Begins with `/`; unreserved characters are plain, all others are
@@ -304,6 +310,14 @@ mod tests {
         }
         let long = format!("/{}", "a".repeat(TARGET_BYTES_MAX));
         assert_eq!(canonical(&long), Err(BadPath::TooLong));
+        // What would be too long in the form in which it is sent.
+        let quotes = |start: &str, count| format!("{start}{}", "\"".repeat(count));
+        for start in ["/", "/?"] {
+            let most = (TARGET_BYTES_MAX - start.len()) / 3;
+            assert!(canonical(&quotes(start, most)).is_ok());
+            let longer = canonical(&quotes(start, most + 1));
+            assert_eq!(longer, Err(BadPath::TooLong));
+        }
     }
 
     #[test]
