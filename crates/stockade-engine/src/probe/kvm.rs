@@ -7,14 +7,13 @@
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, ChildStderr};
 use std::time::{Duration, Instant};
 
 use stockade_policy::facts::Ability;
-use stockade_policy::path::printable;
 use stockade_policy::plan::{Accelerator, Machine, Wall};
 
-use super::{answer, program::identity};
+use super::{answer, program::identity, start};
 use crate::load::Loaded;
 use crate::notice::Notices;
 
@@ -100,22 +99,13 @@ fn judged(answer: String) -> Ability {
 
 /// Runs `true` in a machine with KVM, in the project as it would be run there.
 fn tried(loaded: &Loaded, program: &Path) -> String {
-    let project = loaded.policy.workspace.as_path();
-    let child = Command::new(program)
-        .args(["run", "--quiet", "--wall", Wall::Microvm.word()])
-        .args(["--accelerator", Accelerator::Kvm.word(), "--workspace"])
-        .arg(loaded.policy.workspace_mode.0.word())
-        .arg("--project")
-        .arg(project)
-        .args(["--", "true"])
-        .current_dir(project)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn();
+    let policy = &loaded.policy;
+    let place = (policy.workspace_mode.0, policy.workspace.as_path());
+    let with_kvm = ["--accelerator", Accelerator::Kvm.word()];
+    let child = start::command(program, Wall::Microvm, &with_kvm, place).spawn();
     let result = child.and_then(|mut child| {
         let ended = ended(&mut child, TIME_MAX)?;
-        Ok((ended, first_line(child.stderr.take())))
+        Ok((ended, said_by(child.stderr.take())))
     });
     match result {
         Ok((Some(true), _)) => YES.to_owned(),
@@ -145,19 +135,19 @@ fn ended(child: &mut Child, time_max: Duration) -> std::io::Result<Option<bool>>
     }
 }
 
-/// What it said first, as one line that can be printed.
-fn first_line(errors: Option<ChildStderr>) -> String {
+/// What it said first.
+fn said_by(errors: Option<ChildStderr>) -> String {
     let mut said = Vec::new();
     let read = errors.map(|errors| errors.take(LINE_BYTES_MAX).read_to_end(&mut said));
     // What could not be read was not said.
     let _unread = read.is_none_or(|read| read.is_err());
-    let line = said.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    printable(line.strip_prefix(b"stockade: ").unwrap_or(line))
+    start::first_line(&said)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn what_does_not_end_is_ended() {

@@ -50,19 +50,38 @@ pub(crate) fn starts(
 
 /// Runs `true` in the project as it would be run there.
 fn tried(program: &Path, wall: Wall, mode: WorkspaceMode, project: &Path) -> Ability {
-    let run = Command::new(program)
+    judged(command(program, wall, &[], (mode, project)).output(), wall)
+}
+
+/// `true` behind the wall, with these options, in the project as it would be run
+/// there. What it says on standard error is piped.
+pub(super) fn command(
+    program: &Path,
+    wall: Wall,
+    options: &[&str],
+    (mode, project): (WorkspaceMode, &Path),
+) -> Command {
+    let mut command = Command::new(program);
+    command
         .args(["run", "--quiet", "--wall", wall.word()])
         .args(["--workspace", mode.word(), "--project"])
         .arg(project)
+        .args(options)
         .args(["--", "true"])
         .current_dir(project)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .output();
-    judged(run, wall)
+        .stderr(Stdio::piped());
+    command
 }
 
-pub(super) fn judged(run: std::io::Result<Output>, wall: Wall) -> Ability {
+/// The first line of what it said, as one that can be printed.
+pub(super) fn first_line(said: &[u8]) -> String {
+    let line = said.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    printable(line.strip_prefix(b"stockade: ").unwrap_or(line))
+}
+
+fn judged(run: std::io::Result<Output>, wall: Wall) -> Ability {
     let said = match run {
         // Whatever `true` came to, there was a kernel to run it.
         Ok(run) if run.status.code().is_some_and(|code| code != EXIT_REFUSED) => {
@@ -71,10 +90,8 @@ pub(super) fn judged(run: std::io::Result<Output>, wall: Wall) -> Ability {
         Ok(run) => run.stderr,
         Err(error) => error.to_string().into_bytes(),
     };
-    let line = said.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let line = line.strip_prefix(b"stockade: ").unwrap_or(line);
     Ability::No {
-        reason: format!("it does not start here: {}", printable(line)),
+        reason: format!("it does not start here: {}", first_line(&said)),
         remedy: format!("`stockade run --wall {} -- true` says more", wall.word()),
     }
 }
