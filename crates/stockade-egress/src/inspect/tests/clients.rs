@@ -38,6 +38,10 @@ fn curl_speaks_both_protocols() {
                 check("curl", world.program("curl", &arguments).await, line);
             }
             let data = "x".repeat(200_000);
+            // Longer than any argument may be (execve(2)).
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), &data).unwrap();
+            let body = format!("@{}", file.path().display());
             let arguments = [
                 "-sS",
                 "--cacert",
@@ -45,7 +49,7 @@ fn curl_speaks_both_protocols() {
                 "--connect-to",
                 &to,
                 "-d",
-                &data,
+                &body,
                 "https://origin.test/",
             ];
             check("curl", world.program("curl", &arguments).await, &data);

@@ -411,7 +411,10 @@ impl World {
         let mut command = std::process::Command::new(program);
         command.args(arguments).stdin(std::process::Stdio::null());
         let run = tokio::task::spawn_blocking(move || command.output());
-        let output = run.await.unwrap().ok()?;
+        let output = match run.await.unwrap() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            output => output.unwrap(),
+        };
         let printed = [output.stdout, output.stderr].concat();
         let printed = String::from_utf8_lossy(&printed).into_owned();
         Some((printed, output.status.success()))
