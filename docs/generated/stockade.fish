@@ -240,7 +240,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand restore" -l json -d 'P
 complete -c stockade -n "__fish_stockade_using_subcommand restore" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l wall -d 'Attack the command behind this wall: `process`, `container`, `gvisor`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l runtime -d 'With the wall `container`: made by this OCI runtime, `runc` or `crun`' -r
-complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l accept-runtime -d 'Of exactly this version, whatever is known against its number' -r
+complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l accept-runtime -d 'An OCI runtime of exactly this version, whatever is known against its number' -r
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l attack -d 'Run hostile programs inside and show which of them were stopped'
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l all-walls -d 'Attack behind every wall, and print which guarantee each of them holds'
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l json -d 'Print the findings as JSON'

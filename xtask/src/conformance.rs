@@ -16,6 +16,9 @@ pub struct Options {
     /// Also replace docs/conformance.md by what was found
     #[arg(long)]
     write: bool,
+    /// Attack an OCI runtime of this version too, whatever is known against its number
+    #[arg(long, value_name = "VERSION")]
+    accept_runtime: Option<String>,
 }
 
 pub fn run(options: &Options) -> Result<()> {
@@ -31,8 +34,10 @@ pub fn run(options: &Options) -> Result<()> {
             .arg(kernel)
             .env("HOME", &home),
     )?;
+    let accepted = options.accept_runtime.iter();
     let output = Command::new(&program)
         .args(["doctor", "--attack", "--all-walls"])
+        .args(accepted.flat_map(|version| ["--accept-runtime", version]))
         .env("HOME", &home)
         .output()
         .with_context(|| format!("cannot start {}", program.display()))?;

@@ -254,6 +254,26 @@ pub fn has_program(name: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(name).is_file())
 }
 
+/// The version of an installed OCI runtime, with what its distribution made of it.
+pub fn runtime_version(runtime: &str) -> Option<String> {
+    let places = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
+    let program = places.map(|place| Path::new(place).join(runtime));
+    let program = program.iter().find(|program| program.exists())?;
+    let output = Command::new(program).arg("--version").output().ok()?;
+    let said = String::from_utf8(output.stdout).ok()?;
+    let line = |prefix: &str| said.lines().find_map(|line| line.strip_prefix(prefix));
+    let version = line(&format!("{runtime} version "))?;
+    let commit = line("commit: ").unwrap_or_default();
+    Some(
+        if commit.starts_with(version) {
+            commit
+        } else {
+            version
+        }
+        .to_owned(),
+    )
+}
+
 /// Process ids on this machine whose command line contains `needle`.
 pub fn processes_with(needle: &str) -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else {

@@ -6,14 +6,13 @@
 mod staying;
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
 use serde_json::Value;
 use staying::soon;
 use stockade_testkit::net::Internet;
-use stockade_testkit::{Finished, World, image, is_root, processes_with, skip};
+use stockade_testkit::{Finished, World, image, is_root, processes_with, runtime_version, skip};
 
 /// What can make containers here, with the policy that has it do so. Runc of
 /// older distributions is known to let containers out, and then accepted by its
@@ -22,7 +21,7 @@ use stockade_testkit::{Finished, World, image, is_root, processes_with, skip};
 fn policies(test: &str) -> Vec<(&'static str, String)> {
     let mut policies = Vec::new();
     for runtime in ["runc", "crun"] {
-        let Some(version) = version(runtime) else {
+        let Some(version) = runtime_version(runtime) else {
             skip(test, runtime, "it is not installed");
             continue;
         };
@@ -37,26 +36,6 @@ fn policies(test: &str) -> Vec<(&'static str, String)> {
         policies.push((runtime, policy));
     }
     policies
-}
-
-/// The version of an installed runtime, with what its distribution made of it.
-fn version(runtime: &str) -> Option<String> {
-    let places = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
-    let program = places.map(|place| Path::new(place).join(runtime));
-    let program = program.iter().find(|program| program.exists())?;
-    let output = Command::new(program).arg("--version").output().ok()?;
-    let said = String::from_utf8(output.stdout).ok()?;
-    let line = |prefix: &str| said.lines().find_map(|line| line.strip_prefix(prefix));
-    let version = line(&format!("{runtime} version "))?;
-    let commit = line("commit: ").unwrap_or_default();
-    Some(
-        if commit.starts_with(version) {
-            commit
-        } else {
-            version
-        }
-        .to_owned(),
-    )
 }
 
 /// A world for each runtime that is here.
@@ -274,7 +253,7 @@ fn no_attack_escapes() {
         );
     }
     behind_each("no_attack_escapes", |runtime, world, _| {
-        let version = version(runtime).unwrap();
+        let version = runtime_version(runtime).unwrap();
         let arguments = [
             "doctor",
             "--attack",
@@ -305,7 +284,7 @@ fn no_attack_escapes() {
 fn a_version_that_is_known_to_let_containers_out_is_refused_with_its_number() {
     for (runtime, policy) in policies("a_version_that_is_known") {
         let world = World::new();
-        let version = version(runtime).unwrap();
+        let version = runtime_version(runtime).unwrap();
         // Another version is accepted, which is none.
         world.policy(&policy.replace(&version, "0.1"));
         let run = world.run(&[], &["true"]);

@@ -34,13 +34,19 @@ pub struct Args {
     #[arg(long, value_name = "WALL", requires = "attack", value_parser = wall)]
     wall: Option<Wall>,
     /// With the wall `container`: made by this OCI runtime, `runc` or `crun`
-    #[arg(long, value_name = "NAME", requires = "wall", value_parser = runtime)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "wall",
+        group = "runtimes",
+        value_parser = runtime
+    )]
     runtime: Option<RuntimeKind>,
-    /// Of exactly this version, whatever is known against its number
-    #[arg(long, value_name = "VERSION", requires = "runtime")]
+    /// An OCI runtime of exactly this version, whatever is known against its number
+    #[arg(long, value_name = "VERSION", requires = "runtimes")]
     accept_runtime: Option<String>,
     /// Attack behind every wall, and print which guarantee each of them holds
-    #[arg(long, requires = "attack", conflicts_with = "wall")]
+    #[arg(long, requires = "attack", conflicts_with = "wall", group = "runtimes")]
     all_walls: bool,
     /// Print the findings as JSON
     #[arg(long)]
@@ -77,7 +83,7 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         Format::Text
     };
     if arguments.all_walls {
-        conformance::run(format)
+        conformance::run(format, arguments.accept_runtime.as_deref())
     } else if arguments.attack {
         let behind = attack::Behind {
             wall: arguments.wall.unwrap_or(Wall::Process),

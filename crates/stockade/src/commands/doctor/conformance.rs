@@ -7,6 +7,7 @@ use stockade_engine::probe;
 use stockade_policy::facts::RuntimeFacts;
 use stockade_policy::guarantee::Guarantee;
 use stockade_policy::plan::{RuntimeKind, Wall};
+use stockade_policy::runtimes::known_broken;
 
 use super::attack::{Attacked, Behind, Claims, attacked};
 use super::{Format, print};
@@ -26,17 +27,26 @@ struct Cell {
 
 struct Column {
     wall: String,
+    /// The version of its runtime that was used in any case.
+    accepted: Option<String>,
     cells: Vec<Cell>,
 }
 
-/// Every wall; the container wall also with each OCI runtime that is installed.
-/// The one of macOS comes last: its plan is all that there is of it here.
-fn all() -> Vec<Behind> {
-    let is_here =
-        |kind: &RuntimeKind| matches!(probe::runtime::found(*kind, None), RuntimeFacts::Found(_));
-    let runtimes = RuntimeKind::ALL.into_iter().filter(is_here);
-    let runtimes = runtimes.map(|kind| Behind {
-        runtime: Some(kind),
+/// Every wall; the container wall also with each OCI runtime that is installed,
+/// whatever is known against the version `accepted`. The wall of macOS comes
+/// last: its plan is all that there is of it here.
+fn all(accepted: Option<&str>) -> Vec<Behind> {
+    let found = |kind| match probe::runtime::found(kind, None) {
+        RuntimeFacts::Found(runtime) => Some(runtime),
+        RuntimeFacts::Missing { .. } => None,
+    };
+    let runtimes = RuntimeKind::ALL.into_iter().filter_map(found);
+    let runtimes = runtimes.map(|runtime| Behind {
+        runtime: Some(runtime.kind),
+        accepted: accepted
+            .filter(|accepted| *accepted == runtime.version)
+            .filter(|version| known_broken(runtime.kind, version).is_some())
+            .map(str::to_owned),
         ..Behind::of(Wall::Container)
     });
     Wall::ALL
@@ -48,9 +58,9 @@ fn all() -> Vec<Behind> {
 }
 
 /// Attacks behind every wall; fails when one does not hold what it claims.
-pub fn run(format: Format) -> anyhow::Result<ExitCode> {
+pub fn run(format: Format, accepted: Option<&str>) -> anyhow::Result<ExitCode> {
     let mut columns = Vec::new();
-    for behind in all() {
+    for behind in all(accepted) {
         let cells = match attacked(&behind)? {
             Attacked::Interrupted(code) => return Ok(code),
             Attacked::Cannot(why) => {
@@ -72,7 +82,11 @@ pub fn run(format: Format) -> anyhow::Result<ExitCode> {
             }
         };
         let wall = behind.name();
-        columns.push(Column { wall, cells });
+        columns.push(Column {
+            wall,
+            accepted: behind.accepted,
+            cells,
+        });
     }
     match format {
         Format::Text => print(&text(&columns))?,
@@ -185,6 +199,10 @@ fn remarks(column: &Column) -> Vec<String> {
             status => remarks.push(format!("  {guarantee}  {status}: {}", cell.why)),
         }
     }
+    if let Some(version) = &column.accepted {
+        let why = "what is known against its number was overridden by --accept-runtime";
+        remarks.push(format!("  version {version}: {why}"));
+    }
     let is_planned = column.cells.iter().any(|cell| cell.status == "unverified");
     if is_planned {
         remarks.insert(
@@ -211,7 +229,7 @@ fn json(columns: &[Column]) -> Value {
                     "stopped": cell.stopped, "escaped": cell.escaped,
                 })
             });
-        json!({ "wall": column.wall, "guarantees": cells.collect::<Vec<_>>() })
+        json!({ "wall": column.wall, "accepted": column.accepted, "guarantees": cells.collect::<Vec<_>>() })
     });
     json!({ "version": 1, "walls": walls.collect::<Vec<_>>() })
 }
