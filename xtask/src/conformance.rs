@@ -60,7 +60,7 @@ fn page(table: &str) -> String {
     format!(
         "# Which wall holds what\n\n\
          Written by `cargo xtask conformance --write`: the same hostile programs are run behind each wall, under\n\
-         the default policy, here as root on Linux. Run `stockade doctor --attack --all-walls` for your own\n\
+         the default policy, and under one with a way out and a bound credential, here as root on Linux. Run `stockade doctor --attack --all-walls` for your own\n\
          machine. *Held* rests on the steps that `stockade explain` lists; what is *partial* or *not held* says\n\
          why. A guarantee that a wall claims and an attack breaks fails the command, and CI. *Unverified* is what\n\
          macOS's profile would hold: only a Mac can show it.\n\n\

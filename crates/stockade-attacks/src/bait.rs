@@ -5,6 +5,8 @@
 //! with unmistakable names in /tmp, /var/tmp and /dev/shm, and kernel objects;
 //! all of it is removed when the bait is dropped. No real credential is used.
 
+pub mod way_out;
+
 use crate::corpus::{CREDENTIALS, TYPED, TYPED_HIGH};
 use crate::{Stage, Verdict};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -147,6 +149,14 @@ impl Bait {
                 self.stage.beside.join("host.sock").display().to_string(),
             ),
         ]
+    }
+
+    /// Where the front finds a policy that opens a way out.
+    pub fn way_out(&self) -> io::Result<PathBuf> {
+        let scratch = self.stage.beside.parent();
+        let place = scratch.ok_or(io::ErrorKind::NotFound)?.join("way-out");
+        way_out::lay(&place, &self.stage.token())?;
+        Ok(place)
     }
 
     /// The front's standard input: a file of the host, open for reading only.

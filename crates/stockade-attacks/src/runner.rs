@@ -41,6 +41,8 @@ pub struct Start {
     pub environment: Vec<(String, String)>,
     /// Limits that the policy must set.
     pub limits: Option<SmallLimits>,
+    /// Where the front finds the caller's own policy, when there is one.
+    configuration: Option<PathBuf>,
     stdin: File,
     terminal: Option<(PathBuf, File)>,
 }
@@ -109,8 +111,13 @@ fn prepare(bait: &mut Bait, needs: Needs, ids: &[&str], round: u32) -> io::Resul
         round,
         ..bait.stage().clone()
     };
+    let configuration = match needs {
+        Needs::WayOut => Some(bait.way_out()?),
+        _ => None,
+    };
     Ok(Start {
         needs,
+        configuration,
         arguments: vec![
             "--stage".into(),
             serde_json::to_string(&stage)?,
@@ -151,6 +158,9 @@ impl Start {
                 .env("HOME", home)
                 .env_remove("XDG_CONFIG_HOME")
                 .env_remove("XDG_STATE_HOME");
+        }
+        if let Some(configuration) = &self.configuration {
+            command.env("XDG_CONFIG_HOME", configuration);
         }
         command
             .stdin(self.stdin.try_clone()?)

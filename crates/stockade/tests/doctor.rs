@@ -6,13 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use stockade_attacks::bait::{Bait, Layout};
 use stockade_testkit::{Finished, World, binary, has_program, is_root, runtime_version, skip};
 
-/// What the process wall promises.
+/// What the process wall promises of every run.
 const PROMISED: [&str; 18] = [
     "FS1", "FS2", "FS3", "FS4", "FS5", "FS6", "PR1", "PR2", "PR3", "PR4", "PR5", "PR6", "PR7",
     "PR8", "NT1", "EP1", "AU1", "AU2",
 ];
+
+/// What it promises besides of one with a way out and a credential.
+const PROMISED_OF_THE_WAY_OUT: [&str; 8] = ["NT2", "NT3", "NT4", "NT5", "NT6", "CR1", "CR2", "CR3"];
 
 fn doctor(world: &World, arguments: &[&str]) -> Output {
     let mut command = world.stockade();
@@ -112,7 +116,7 @@ fn no_attack_of_the_corpus_escapes() {
             .entry(row["guarantee"].as_str().expect("an id"))
             .or_default() += 1;
     }
-    for guarantee in PROMISED {
+    for guarantee in PROMISED.iter().chain(&PROMISED_OF_THE_WAY_OUT) {
         assert!(
             stopped.contains_key(guarantee),
             "nothing attacked {guarantee}: {table:#}"
@@ -121,6 +125,50 @@ fn no_attack_of_the_corpus_escapes() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     // Nothing is left behind, and the user's own log says nothing of it.
     assert!(!world.home.join(".local/state/stockade").exists());
+}
+
+/// Attacks that a policy can let through are let through by one: none of them
+/// only seems to be stopped.
+#[test]
+fn what_attacks_the_way_out_gets_through_where_a_policy_lets_it() {
+    let world = World::new();
+    world.write(
+        world.home.join(".config/stockade/stockade.toml"),
+        "version = 1\n[network]\nallow = [\"**.example.com\", \"**.example.com:22\"]\n\
+         [[network.rule]]\nhost = \"stockade-bound.example.com\"\nmethods = [\"GET\"]\n",
+    );
+    let scratch = world.outside().join("bait");
+    let bait = Bait::lay(&Layout {
+        scratch: &scratch,
+        workspace: &world.project,
+        home: None,
+        state: None,
+    })
+    .unwrap();
+    let program = binary();
+    let stage = serde_json::to_string(bait.stage()).unwrap();
+    let attacks = [
+        "nt2-other-host",
+        "nt2-other-port",
+        "nt3-other-names",
+        "nt6-method",
+        "nt6-path",
+        "cr1-search",
+        "cr3-own-credential",
+    ];
+    let mut run = world.stockade();
+    run.args(["run", "--quiet", "--attack-corpus", "--env", "LEAKED", "--"])
+        .arg(&program)
+        .args(["attack-inside", "--stage", &stage, "--only"])
+        .arg(attacks.join(","))
+        .env("LEAKED", bait.stage().token());
+    let finished = Finished::of(run.output().unwrap());
+    let said = finished.ok();
+    for attack in attacks {
+        let line = said.lines().find(|line| line.contains(attack));
+        let line: Value = serde_json::from_str(line.unwrap_or("null")).unwrap();
+        assert_eq!(line["verdict"], "escaped", "{attack}: {said}");
+    }
 }
 
 #[test]

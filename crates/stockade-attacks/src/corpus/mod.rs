@@ -12,6 +12,8 @@ mod processes;
 mod reading;
 mod terminal;
 mod view;
+mod way_out;
+mod web;
 mod writing;
 
 pub(crate) use reading::CREDENTIALS;
@@ -62,6 +64,7 @@ pub fn all() -> &'static [Attack] {
             limits::ATTACKS,
             objects::ATTACKS,
             network::ATTACKS,
+            way_out::ATTACKS,
             persistence::ATTACKS,
         ];
         let mut all = families.concat();

@@ -15,7 +15,8 @@ mod examine;
         Each ability is tried by system calls, and at the end a sandbox for the policy of this \
         directory is set up to the point where a command would start, and taken down again. \
         With --attack, hostile programs are run in real sandboxes under the default policy, and \
-        a table says of each whether it was stopped.",
+        in one with a way out to three hosts and a credential; a table says of each whether it was \
+        stopped.",
     after_long_help = "Examples:\n  \
         stockade doctor\n  \
         stockade doctor --attack\n  \

@@ -140,7 +140,8 @@ pub fn attacked(behind: &Behind) -> anyhow::Result<Attacked> {
     if behind.wall == Wall::Microvm {
         lend_machines(&state).context("cannot lend the machine images")?;
     }
-    let claims = match claims(&program, behind, &workspace, &home)? {
+    let plan = |configuration| claims(&program, behind, &workspace, &home, configuration);
+    let mut claims = match plan(None)? {
         Ok(claims) => claims,
         Err(why) => return Ok(Attacked::Cannot(why)),
     };
@@ -154,6 +155,8 @@ pub fn attacked(behind: &Behind) -> anyhow::Result<Attacked> {
         state: Some(&state),
     };
     let mut bait = Bait::lay(&layout).context("cannot lay the bait")?;
+    let way_out = bait.way_out().context("cannot write a policy")?;
+    add_what_the_way_out_holds(&mut claims, plan(Some(&way_out))?);
     let mut table = stockade_attacks::run(
         &mut bait,
         |_| true,
@@ -183,12 +186,27 @@ pub fn attacked(behind: &Behind) -> anyhow::Result<Attacked> {
     Ok(Attacked::Done { claims, table })
 }
 
-/// What the plan of the default policy says of each guarantee, or the refusal.
+/// Of what is attacked in a sandbox with a way out, the plan of that one speaks.
+fn add_what_the_way_out_holds(claims: &mut Claims, there: Result<Claims, String>) {
+    let attacks = stockade_attacks::all().iter();
+    for attack in attacks.filter(|attack| attack.needs == Needs::WayOut) {
+        let id = attack.guarantee.id();
+        let claim = match &there {
+            Ok(there) => there.get(id).cloned().unwrap_or_default(),
+            Err(why) => ("not-held".to_owned(), why.clone()),
+        };
+        claims.insert(id.to_owned(), claim);
+    }
+}
+
+/// What the plan says of each guarantee, or the refusal: that of the default
+/// policy, or with what stands below `configuration`.
 fn claims(
     program: &Path,
     behind: &Behind,
     workspace: &Path,
     home: &Path,
+    configuration: Option<&Path>,
 ) -> anyhow::Result<Result<Claims, String>> {
     let mut explain = Command::new(program);
     explain
@@ -201,6 +219,9 @@ fn claims(
         .env_remove("XDG_CONFIG_HOME")
         .env_remove("XDG_STATE_HOME")
         .stdin(Stdio::null());
+    if let Some(configuration) = configuration {
+        explain.env("XDG_CONFIG_HOME", configuration);
+    }
     let output = explain.output().context("cannot start my own program")?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr)
@@ -289,6 +310,7 @@ fn announce(start: &Start) {
         Needs::Terminal => "in a sandbox on a terminal",
         Needs::SmallLimits => "in a sandbox with small limits",
         Needs::TwoRuns => "in two sandboxes, one after the other",
+        Needs::WayOut => "in a sandbox with a way out and a credential",
     };
     let attacks = start
         .arguments
