@@ -102,10 +102,14 @@ pub async fn serve(conversation: Rc<Conversation>, client: TcpStream, early: Vec
         recorded.set(judged.is_err());
         judged
     };
+    let needles = match conversation.context.inspection.needles() {
+        Ok(needles) => needles,
+        Err(denial) => return conversation.denied(None, &denial),
+    };
     let session = Session {
         host_key: &shared.host_key,
         upstream: &upstream,
-        needles: conversation.context.inspection.needles(),
+        needles,
         room: conversation.context.inspection.room.clone(),
         judge: &judge,
     };

@@ -745,6 +745,27 @@ fn row_39_a_push_that_holds_a_bound_secret_is_refused() {
     assert!(range.internet.saw_text(&basic.ok()));
 }
 
+/// A token that was minted for one request must leave in no later push either,
+/// wherever the sandbox has it from.
+#[test]
+fn row_39_a_push_that_holds_a_minted_token_is_refused() {
+    let credential = "[[credential]]\nname = \"minted\"\nhost = \"origin.test\"\nattach = { basic = \"git\" }\n\
+        from = { oauth2 = { token_url = \"https://id.test/oauth/token/1000\", client_id = \"me\", client_secret = { file = \"~/token\" } } }\n";
+    let range = Range::new("", &format!("{GIT}{credential}"));
+    range.internet.zone("id.test", &[ORIGIN]);
+    range.repositories(&["owner/site"]);
+    let script = format!(
+        "cd /tmp; git clone -q https://origin.test/git/owner/site.git site; cd site; echo 'x minted-token-2 y' > other; git add other; {COMMIT} -m two; \
+         git push -q origin HEAD:agent/one && echo pushed; echo 'x minted-token-1 y' > leak; git add leak; {COMMIT} -m leak; \
+         git push -q origin HEAD:agent/two || echo refused"
+    );
+    let finished = range.sh(&script);
+    assert_eq!(finished.stdout, "pushed\nrefused\n", "{finished:?}");
+    let minted = range.world.outside_sh("printf git:minted-token-1 | base64");
+    assert!(range.internet.saw_text(minted.ok().trim()));
+    range.expect_logged(&["\"network_alert\"", "\"git-secret\""]);
+}
+
 #[test]
 fn row_40_a_host_of_many_tenants_is_allowed_by_tenant() {
     let rule = "[[network.rule]]\nhost = \"origin.test\"\npaths = [\"/acme/site/**\"]\nmethods = [\"GET\", \"POST\"]\n\

@@ -10,7 +10,7 @@ use crate::credential::{Patterns, SECRET_BYTES_MIN, Scan, forms};
 
 /// A set of secrets to look for, by default none; cheap to clone.
 #[derive(Clone, Default)]
-pub struct Needles(Option<Rc<Patterns>>);
+pub struct Needles(Vec<Rc<Patterns>>);
 
 /// Why a set of secrets cannot be looked for.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +18,7 @@ pub struct Needles(Option<Rc<Patterns>>);
 pub struct Unsearchable(String);
 
 /// Looks through one stream, which comes in pieces.
-pub struct Search(Option<Scan>);
+pub struct Search(Vec<Scan>);
 
 impl Needles {
     /// All forms of these secrets. One that is shorter than
@@ -39,23 +39,28 @@ impl Needles {
         Ok(Rc::new(patterns).into())
     }
 
+    /// These, and what is to be found besides.
+    pub fn and(mut self, others: Self) -> Self {
+        self.0.extend(others.0);
+        self
+    }
+
     /// Whether there is a secret in `bytes`, which is all there is.
     pub fn are_in(&self, bytes: &[u8]) -> bool {
-        self.0
-            .as_ref()
-            .is_some_and(|patterns| patterns.is_in(bytes))
+        self.0.iter().any(|patterns| patterns.is_in(bytes))
     }
 
     /// The beginning of a stream.
     pub fn search(&self) -> Search {
-        Search(self.0.clone().map(Scan::new))
+        Search(self.0.iter().cloned().map(Scan::new).collect())
     }
 }
 
 /// What is to be found is all forms already.
 impl From<Rc<Patterns>> for Needles {
     fn from(patterns: Rc<Patterns>) -> Self {
-        Self(Some(patterns).filter(|patterns| !patterns.is_empty()))
+        let found = Some(patterns).filter(|patterns| !patterns.is_empty());
+        Self(found.into_iter().collect())
     }
 }
 
@@ -69,14 +74,14 @@ impl std::fmt::Debug for Needles {
 impl Search {
     /// Whether a secret ends in `bytes`, the next piece of the stream.
     pub fn feed(&mut self, bytes: &[u8]) -> bool {
-        self.0.as_mut().is_some_and(|scan| scan.is_found_in(bytes))
+        // Each of them has to see every piece.
+        let found = self.0.iter_mut().map(|scan| scan.is_found_in(bytes));
+        found.fold(false, |any, one| any | one)
     }
 
     /// What follows has nothing to do with what came before.
     pub fn reset(&mut self) {
-        if let Some(scan) = &mut self.0 {
-            scan.reset();
-        }
+        self.0.iter_mut().for_each(Scan::reset);
     }
 }
 

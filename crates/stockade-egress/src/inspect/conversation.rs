@@ -57,7 +57,7 @@ impl Environment for Conversation {
         self.context.inspection.vault()
     }
 
-    fn needles(&self) -> Needles {
+    fn needles(&self) -> Result<Needles, Denial> {
         self.context.inspection.needles()
     }
 

@@ -51,7 +51,7 @@ pub trait Environment: Meter + 'static {
     fn vault(&self) -> Rc<Vault>;
 
     /// What must be in no pack that is pushed.
-    fn needles(&self) -> Needles;
+    fn needles(&self) -> Result<Needles, Denial>;
 
     /// Where packs wait until they are judged.
     fn room(&self) -> Room;

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use stockade_policy::network::NetworkPlan;
+use stockade_policy::network::judge::Denial;
 
 use super::authority::{Authority, Scope};
 use super::fetch::Fetcher;
@@ -40,6 +41,7 @@ pub struct Announced {
 #[derive(Clone)]
 struct Secrets {
     vault: Rc<Vault>,
+    /// Of what was given.
     needles: Needles,
 }
 
@@ -84,9 +86,11 @@ impl Inspection {
         Rc::clone(&self.secrets.borrow().vault)
     }
 
-    /// What must be in no pack that is pushed.
-    pub fn needles(&self) -> Needles {
-        self.secrets.borrow().needles.clone()
+    /// What must be in no pack that is pushed from now on: what was given, and
+    /// what was minted of it until now.
+    pub fn needles(&self) -> Result<Needles, Denial> {
+        let Secrets { vault, needles } = self.secrets.borrow().clone();
+        Ok(needles.and(vault.secrets()?.into()))
     }
 
     /// Checks the secrets of a reload, and that what it inspects is covered

@@ -353,7 +353,7 @@ impl<E: Environment> Session<E> {
             repository: repository.to_owned(),
             transport: GitTransport::Https,
             coding,
-            needles: self.environment.needles(),
+            needles: self.environment.needles()?,
             room: self.environment.room(),
         };
         let judge =

@@ -161,8 +161,8 @@ impl Environment for Double {
         Rc::clone(&self.vault)
     }
 
-    fn needles(&self) -> Needles {
-        self.needles.clone()
+    fn needles(&self) -> Result<Needles, Denial> {
+        Ok(self.needles.clone())
     }
 
     fn room(&self) -> Room {
