@@ -277,6 +277,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand learn" -s C -l directo
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l output -d 'Write the policy to FILE instead of standard output' -r -F
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l nested-sandbox -d 'Let tools inside make their own sandbox (Chromium, bubblewrap)'
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l ask -d 'Ask about each new host instead of allowing it'
+complete -c stockade -n "__fish_stockade_using_subcommand learn" -l requests -d 'Also inspect what is asked of each new host, and print its requests'
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -l json -d 'Print it as JSON'
 complete -c stockade -n "__fish_stockade_using_subcommand learn" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand approvals; and not __fish_seen_subcommand_from list allow show deny help" -l json -d 'Print JSON'

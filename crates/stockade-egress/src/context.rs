@@ -174,7 +174,11 @@ impl Context {
             Ok(conversation) => {
                 let code = match (&conversation.basis, self.approval()) {
                     (Basis::Answer(_), _) => "approved",
-                    (_, Approval::Learn) if conversation.passage.rule.id == LEARNED => "learned",
+                    (_, approval)
+                        if approval.learns() && conversation.passage.rule.id == LEARNED =>
+                    {
+                        "learned"
+                    }
                     _ => "allowed",
                 };
                 self.audit
@@ -242,7 +246,7 @@ impl Context {
     ) -> Result<Rc<Conversation>, Denial> {
         match self.approval() {
             Approval::Deny => Err(denial),
-            Approval::Learn => {
+            Approval::Learn | Approval::LearnRequests => {
                 let rule = self.exact_rule(&wish.destination, LEARNED);
                 self.grant(rule)
                     .map_err(|reason| because(&denial, reason))?;
@@ -356,6 +360,7 @@ impl Context {
             ports: vec![(port, port)],
             tls: match port {
                 _ if bound => TlsMode::Inspect,
+                80 | 443 if self.approval() == Approval::LearnRequests => TlsMode::Inspect,
                 80 | 443 => TlsMode::Passthrough,
                 _ => TlsMode::Raw,
             },

@@ -17,7 +17,7 @@ use hickory_resolver::config::{
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use stockade_policy::network::destination::RawHost;
 use stockade_policy::network::judge::{Denial, Judge, Passage};
-use stockade_policy::network::rules::{Approval, NetworkPlan, UpstreamProxy};
+use stockade_policy::network::rules::{NetworkPlan, UpstreamProxy};
 use stockade_policy::network::{Destination, Host, Name};
 
 use crate::context::denial;
@@ -149,8 +149,7 @@ impl Resolver {
             match judge.address(passage, address) {
                 Ok(()) => {}
                 Err(refused)
-                    if refused.code == "private-address"
-                        && judge.plan().approval == Approval::Learn =>
+                    if refused.code == "private-address" && judge.plan().approval.learns() =>
                 {
                     learned = Some(refused.smallest_grant.unwrap_or(refused.reason));
                 }

@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use stockade_policy::document;
 use stockade_policy::network::destination::{Destination, RawHost};
+use stockade_policy::network::judge::{Requests, rules_for_requests};
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::problem::{Layer, LayerKind};
 
@@ -64,15 +65,28 @@ pub fn kept_rule(destination: &Destination, now: SystemTime, expires: SystemTime
     text
 }
 
-/// The smallest policy that permits what was learned, exact hosts only.
+/// The smallest policy that permits what was learned: exact hosts, and where
+/// requests were seen, exact methods and paths.
 pub fn learned_policy(learned: &[Learned]) -> String {
     merged(learned.iter().flat_map(|learned| {
         match (&learned.grant, destination(&learned.destination)) {
+            (_, Some(destination)) if !learned.requests.is_empty() => {
+                Some(rules_for_requests(&destination, &requests_of(learned)))
+            }
             (Some(grant), _) => Some(grant.clone()),
             (None, Some(destination)) => Some(allowed(&destination)),
             (None, None) => None,
         }
     }))
+}
+
+fn requests_of(learned: &Learned) -> Requests<'_> {
+    let grant = learned.grant.as_deref().unwrap_or_default();
+    Requests {
+        seen: &learned.requests,
+        more: learned.more,
+        allow_private: grant.lines().find(|line| line.starts_with("allow_private")),
+    }
 }
 
 /// Many small grants as one text: hosts of `network.allow` in one list, other
@@ -252,6 +266,7 @@ mod tests {
         Learned {
             destination: destination.into(),
             grant: grant.map(str::to_owned),
+            ..Learned::default()
         }
     }
 

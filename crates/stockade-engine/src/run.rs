@@ -77,6 +77,8 @@ pub enum Unknown {
     AsPolicy,
     /// Permitted and recorded, as `stockade learn` does.
     Learn,
+    /// And inspected, with each request, as with `stockade learn --requests`.
+    LearnRequests,
     /// A person is asked, as with `stockade learn --ask`.
     Ask,
 }
@@ -352,6 +354,7 @@ fn compiled(
     match request.unknown {
         Unknown::AsPolicy => {}
         Unknown::Learn => loaded.policy.network.approval = Approval::Learn,
+        Unknown::LearnRequests => loaded.policy.network.approval = Approval::LearnRequests,
         Unknown::Ask => loaded.policy.network.approval = Approval::Ask,
     }
     let (base, kept) = Base::choose(&mut loaded, request.on.as_deref())?;

@@ -637,6 +637,7 @@ mod tests {
             |network| network.credentials[0].scrub = false,
             |network| network.credentials[0].name.push('x'),
             |network| network.approval = crate::network::rules::Approval::Learn,
+            |network| network.approval = crate::network::rules::Approval::LearnRequests,
             |network| network.approval_wait_ms += 1,
             |network| network.publish[0].host_port += 1,
             |network| network.host_ports[0].port += 1,

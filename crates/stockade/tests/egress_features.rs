@@ -331,6 +331,47 @@ fn learning_can_ask_and_says_where_private_hosts_are() {
 }
 
 #[test]
+fn learning_can_name_requests_and_repositories() {
+    let range = Range::new(&["api.test"], "", "");
+    let path = range.internet.git_root().join("owner/site.git");
+    let made = format!(
+        "set -e; git init -q --bare -b main {0}; d=$(mktemp -d); git clone -q {0} $d 2>/dev/null; cd $d; \
+         git checkout -q -b main; echo one > file; git add file; git -c user.name=a -c user.email=a@test \
+         commit -q -m one; git push -q {0} main; rm -rf $d",
+        path.display()
+    );
+    range.world.outside_sh(&made).expect_code(0);
+    let ask = "curl -s -o /dev/null -w '%{http_code} '";
+    let script = format!(
+        "{ask} https://api.test/v1/a?q=1; {ask} -d x https://api.test/v1/b; {ask} http://api.test/plain; \
+         rm -rf /tmp/site; git clone -q https://origin.test/git/owner/site.git /tmp/site && echo cloned"
+    );
+    let learned = range.stockade(&["learn", "--requests", "--", "sh", "-c", &script]);
+    let learned = String::from_utf8(learned.stdout).unwrap();
+    let done = "200 200 200 cloned\n";
+    let policy = learned
+        .strip_prefix(done)
+        .unwrap_or_else(|| panic!("{learned}"));
+    for part in [
+        "methods = [\"GET\"]\npaths = [\"/v1/a\"]",
+        "methods = [\"POST\"]\npaths = [\"/v1/b\"]",
+        "paths = [\"/plain\"]",
+        "[[network.git]]\nhost = \"origin.test\"\nread = [\"git/owner/site\"]\n",
+    ] {
+        assert!(policy.contains(part), "{policy}");
+    }
+    assert!(!policy.contains("allow = ["), "{policy}");
+    // What was learned suffices, and other requests to the same hosts do not pass.
+    range.internet.policy(&range.world, "", policy);
+    assert_eq!(range.sh(&script).stdout, done, "{policy}");
+    let others = format!(
+        "{ask} https://api.test/v1/c; {ask} -X DELETE https://api.test/v1/a; \
+         git clone -q https://origin.test/git/owner/other.git /tmp/other || echo refused"
+    );
+    assert_eq!(range.sh(&others).stdout, "403 403 refused\n", "{policy}");
+}
+
+#[test]
 fn a_run_in_a_terminal_has_its_network_too() {
     let range = Range::new(&[], "allow = [\"origin.test\"]", "");
     let mut command = range.world.stockade();

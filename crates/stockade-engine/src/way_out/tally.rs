@@ -3,7 +3,7 @@
 //! A command can ask for any number of hosts, so what is kept is bounded; the
 //! log has every decision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use stockade_egress::wire::Totals;
@@ -13,6 +13,9 @@ use crate::events::network::{LEARNED, LEARNED_PRIVATE, Verdict};
 
 /// Most different destinations that are kept of each kind.
 const KEPT_MAX: usize = 256;
+
+/// Most different requests that are kept of one destination.
+const REQUESTS_MAX: usize = 512;
 
 /// Sums of a run, and what was denied or learned.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -54,20 +57,26 @@ pub struct DeniedDestination {
 }
 
 /// A destination that the command needed.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Learned {
     /// `HOST:PORT`.
     pub destination: String,
     /// Lines that permit it, as the egress process proposes them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grant: Option<String>,
+    /// Method and path of each request, where they were seen.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub requests: BTreeSet<String>,
+    /// There were more requests than are kept.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
 }
 
 /// Collects a [`NetworkSummary`].
 #[derive(Debug, Default)]
 pub struct Tally {
     denied: BTreeMap<(String, String), DeniedDestination>,
-    learned: BTreeMap<String, Option<String>>,
+    learned: BTreeMap<String, Learned>,
     left_out: u64,
     alerts: u64,
 }
@@ -107,13 +116,22 @@ impl Tally {
                     self.left_out += 1;
                     return;
                 }
-                let grant = self
-                    .learned
-                    .entry(decision.destination.clone())
-                    .or_default();
+                let learned = self.learned_of(&decision.destination);
                 // What says more about a destination stays.
                 if decision.smallest_grant.is_some() {
-                    grant.clone_from(&decision.smallest_grant);
+                    learned.grant.clone_from(&decision.smallest_grant);
+                }
+            }
+            Event::NetworkDecided(decision)
+                if decision.verdict == Verdict::Allowed && decision.rule == LEARNED =>
+            {
+                let learned = self.learned.get_mut(&decision.destination);
+                if let (Some(learned), Some(request)) = (learned, &decision.request) {
+                    if learned.requests.len() < REQUESTS_MAX {
+                        learned.requests.insert(request.clone());
+                    } else {
+                        learned.more |= !learned.requests.contains(request);
+                    }
                 }
             }
             _ => {}
@@ -123,8 +141,16 @@ impl Tally {
     /// A destination that a person permitted while learning.
     pub fn learn(&mut self, destination: &str) {
         if self.learned.len() < KEPT_MAX {
-            self.learned.entry(destination.to_owned()).or_default();
+            self.learned_of(destination);
         }
+    }
+
+    fn learned_of(&mut self, destination: &str) -> &mut Learned {
+        let learned = self.learned.entry(destination.to_owned());
+        learned.or_insert_with(|| Learned {
+            destination: destination.to_owned(),
+            ..Learned::default()
+        })
     }
 
     pub fn summary(self, totals: Totals, lost: Option<String>) -> NetworkSummary {
@@ -134,11 +160,7 @@ impl Tally {
             uploaded_bytes: totals.uploaded_bytes,
             downloaded_bytes: totals.downloaded_bytes,
             denials: self.denied.into_values().collect(),
-            learned: self
-                .learned
-                .into_iter()
-                .map(|(destination, grant)| Learned { destination, grant })
-                .collect(),
+            learned: self.learned.into_values().collect(),
             left_out: self.left_out,
             alerts: self.alerts,
             lost,
@@ -165,6 +187,31 @@ mod tests {
             reason: String::new(),
             smallest_grant: None,
         })
+    }
+
+    #[test]
+    fn requests_are_kept_of_what_was_learned_and_of_nothing_else() {
+        let mut tally = Tally::default();
+        tally.count(&decided("a.test:443", Verdict::Allowed, LEARNED));
+        let mut ask = |destination: &str, rule: &str, request: String| {
+            let Event::NetworkDecided(mut decision) =
+                decided(destination, Verdict::Allowed, "allowed")
+            else {
+                return;
+            };
+            decision.rule = rule.into();
+            decision.request = Some(request);
+            tally.count(&Event::NetworkDecided(decision));
+        };
+        ask("a.test:443", "network.rule[0]", "GET /not".into());
+        ask("b.test:443", LEARNED, "GET /neither".into());
+        for number in 0..REQUESTS_MAX + 1 {
+            ask("a.test:443", LEARNED, format!("GET /{number}"));
+        }
+        let learned = tally.summary(Totals::default(), None).learned;
+        assert_eq!(learned.len(), 1);
+        assert_eq!(learned[0].requests.len(), REQUESTS_MAX);
+        assert!(learned[0].more && !learned[0].requests.contains("GET /not"));
     }
 
     #[test]

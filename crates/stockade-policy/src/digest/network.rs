@@ -66,7 +66,7 @@ macro_rules! marks {
 }
 
 marks! {
-    Approval { Deny = 0, Ask = 1, Learn = 2 }
+    Approval { Deny = 0, Ask = 1, Learn = 2, LearnRequests = 3 }
     Capture { Transparent = 0, ProxyOnly = 1 }
     GraphQl { NotLookedAt = 0, ReadOnly = 1 }
     HostReach { Exact = 0, OneLabel = 1, AnyLabels = 2 }

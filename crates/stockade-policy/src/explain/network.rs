@@ -189,6 +189,9 @@ pub(super) fn text(page: &mut Page, plan: &Plan) {
         Approval::Deny => "what is not listed is denied",
         Approval::Ask => "what is not listed is held, and you are asked",
         Approval::Learn => "what is not listed is permitted for this run, and recorded",
+        Approval::LearnRequests => {
+            "what is not listed is permitted for this run, inspected, and each request recorded"
+        }
     });
     for (number, set) in network.sets.iter().enumerate() {
         match number {
@@ -490,5 +493,6 @@ fn approval(approval: Approval) -> &'static str {
         Approval::Deny => "deny",
         Approval::Ask => "ask",
         Approval::Learn => "learn",
+        Approval::LearnRequests => "learn-requests",
     }
 }

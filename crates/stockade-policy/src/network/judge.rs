@@ -25,6 +25,7 @@ use super::trie::Index;
 use crate::plan::Rule;
 
 pub use git::{GitAction, GitOperation, GitPermit, RefUpdate};
+pub use grants::requests::{Requests, rules as rules_for_requests};
 pub use request::{RequestHead, RequestPermit};
 
 /// A plan, compiled.
@@ -533,6 +534,7 @@ impl NetworkPlan {
         let granted = self.sets.iter().take(1).flat_map(|set| &set.rules);
         let mut ceilings = self.sets.iter().skip(1).flat_map(|set| &set.rules);
         !self.credentials.is_empty()
+            || self.approval == Approval::LearnRequests
             || granted.into_iter().any(inspected)
             || ceilings.any(inspected)
     }

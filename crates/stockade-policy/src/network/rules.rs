@@ -329,6 +329,16 @@ pub enum Approval {
     /// `stockade learn`: what no rule names is permitted and recorded. No
     /// policy can say this.
     Learn,
+    /// `stockade learn --requests`: likewise, and what is asked of those hosts
+    /// is inspected, so that it is recorded too.
+    LearnRequests,
+}
+
+impl Approval {
+    /// Whether what no rule names is permitted and recorded.
+    pub fn learns(self) -> bool {
+        matches!(self, Self::Learn | Self::LearnRequests)
+    }
 }
 
 /// A server inside that the host reaches on its loopback.

@@ -24,10 +24,14 @@ use crate::show;
         reach the network. With --ask each new host is a question first. Cloud metadata services, \
         the loopback and other places beyond any rule stay out of reach, and denied hosts stay \
         denied.\n\n\
-        What is printed names exact hosts and ports, never a pattern; add it to a policy file.",
+        What is printed names exact hosts and ports, never a pattern; add it to a policy file. With \
+        --requests it also names methods, paths and git repositories: then the command's TLS ends in the \
+        egress process, whose authority the usual tools trust inside. A program that trusts \
+        only certificates of its own fails under it, as it would under the printed rules.",
     after_long_help = "Examples:\n  \
         stockade learn -- npm install                  print what it needed\n  \
         stockade learn --ask -- ./unknown-script       decide about each host\n  \
+        stockade learn --requests -- ./deploy.sh       methods, paths and repositories too\n  \
         stockade learn --output network.toml -- cargo fetch\n\n\
         Exit code: the command's own, as with `stockade run`."
 )]
@@ -40,6 +44,9 @@ pub struct Args {
     /// Ask about each new host instead of allowing it
     #[arg(long)]
     ask: bool,
+    /// Also inspect what is asked of each new host, and print its requests
+    #[arg(long, conflicts_with = "ask")]
+    requests: bool,
     /// Write the policy to FILE instead of standard output
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -56,9 +63,10 @@ pub fn run(arguments: &Args, prepared: Prepared) -> anyhow::Result<ExitCode> {
         argv: arguments.command.clone(),
         directory: arguments.directory.clone(),
         selection: arguments.policy.selection(),
-        unknown: match arguments.ask {
-            true => Unknown::Ask,
-            false => Unknown::Learn,
+        unknown: match (arguments.ask, arguments.requests) {
+            (true, _) => Unknown::Ask,
+            (false, true) => Unknown::LearnRequests,
+            (false, false) => Unknown::Learn,
         },
         ..Request::default()
     };

@@ -1,5 +1,7 @@
 //! The least that would allow something, as lines of a policy document.
 
+pub(super) mod requests;
+
 use std::net::IpAddr;
 
 use super::git::{GitAction, GitOperation, Miss};
