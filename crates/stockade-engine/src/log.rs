@@ -41,7 +41,12 @@ use crate::state::{LockKind, StateDirectory, StateError};
 pub const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// How many rotated files are kept beside the newest.
-pub const ROTATED_FILES_MAX: usize = 8;
+pub const ROTATED_FILES_MAX: usize = 31;
+
+/// Most bytes about what one run reaches: a quarter of what is kept. What runs inside chooses how much
+/// there is to record of its requests, and must not be able to push out what other runs did, or
+/// its own beginning.
+pub const RUN_BYTES_MAX: u64 = (ROTATED_FILES_MAX as u64 + 1) * FILE_BYTES_MAX / 4;
 
 const NEWEST: &str = "events.jsonl";
 const LOCK: &str = "events.lock";
@@ -85,6 +90,8 @@ pub struct Appended {
     pub seq: u64,
     /// The end of the log was damaged, which is now recorded.
     pub repaired: bool,
+    /// By how much the log grew.
+    pub bytes: u64,
 }
 
 /// The log, opened for appending. It holds no lock between calls, and may be
@@ -141,13 +148,17 @@ impl Log {
         let mut end = self.end()?;
         let repaired = end.repair.is_some();
         let time = time_text(now);
+        let mut bytes = 0;
         for events in events.chunks(EVENTS_AT_ONCE) {
-            end = self.append_chunk(end, run, events, &time)?;
+            let (after, added) = self.append_chunk(end, run, events, &time)?;
+            end = after;
+            bytes += added;
         }
         Ok(Appended {
             head: end.hash,
             seq: end.seq,
             repaired: repaired && !events.is_empty(),
+            bytes,
         })
     }
 
@@ -157,7 +168,7 @@ impl Log {
         run: Option<&RunId>,
         events: &[Event],
         time: &str,
-    ) -> Result<End, LogError> {
+    ) -> Result<(End, u64), LogError> {
         let End {
             mut file,
             mut size,
@@ -194,14 +205,15 @@ impl Log {
             file.set_len(size).ok();
             return Err(self.failed("write", NEWEST, source));
         }
-        let size = size + lines.bytes.len() as u64;
-        Ok(End {
+        let added = lines.bytes.len() as u64;
+        let end = End {
             file,
-            size,
+            size: size + added,
             seq: lines.seq,
             hash: lines.hash,
             repair: None,
-        })
+        };
+        Ok((end, added))
     }
 
     /// Moves each file one number up, from the first free number down, so

@@ -31,7 +31,7 @@ use self::tally::{NetworkSummary, Tally};
 use crate::control::{ClientId, ControlResponse, ControlServer, HeldRequest};
 use crate::events::network::{event, text};
 use crate::events::{Event, RunId};
-use crate::log::{Log, LogError};
+use crate::log::{Log, LogError, RUN_BYTES_MAX};
 use crate::notice::Notices;
 use crate::state::{Places, StateDirectory, StateError};
 
@@ -79,6 +79,8 @@ pub struct WayOut {
     /// Who waits for the outcome of a reload.
     reloading: Option<ClientId>,
     events: Vec<Event>,
+    /// How many bytes of the log are about this way out.
+    recorded: u64,
     tally: Tally,
     totals: Totals,
     lost: Option<String>,
@@ -111,6 +113,7 @@ impl WayOut {
             granted: Vec::new(),
             reloading: None,
             events: Vec::new(),
+            recorded: 0,
             tally: Tally::default(),
             totals: Totals::default(),
             lost: None,
@@ -308,11 +311,22 @@ impl WayOut {
             self.terms
                 .log
                 .append(Some(&self.terms.run), &events, SystemTime::now());
-        if let Err(error) = written
-            && self.channel.is_some()
-        {
-            self.lose(&error.to_string());
-            self.events.clear();
+        match written {
+            Ok(appended) => self.recorded += appended.bytes,
+            Err(error) if self.channel.is_some() => {
+                self.lose(&error.to_string());
+                self.events.clear();
+            }
+            Err(_) => {}
+        }
+        if self.recorded > RUN_BYTES_MAX && self.channel.is_some() {
+            let reason = format!(
+                "what is recorded of this run fills its part of the event log, {} MiB; a new run \
+                 has one of its own",
+                RUN_BYTES_MAX >> 20
+            );
+            self.lose(&reason);
+            self.write_down();
         }
     }
 }

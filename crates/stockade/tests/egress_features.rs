@@ -371,6 +371,50 @@ fn learning_can_name_requests_and_repositories() {
     assert_eq!(range.sh(&others).stdout, "403 403 refused\n", "{policy}");
 }
 
+/// Sends requests that are refused, on one connection, until there is no proxy
+/// any more; long paths make long records.
+const FLOOD: &str = r#"
+import socket
+s = socket.create_connection(('127.0.0.1', 3128)); f = s.makefile('rb'); n = 0
+try:
+    while True:
+        s.sendall(f'GET http://api.test/{n}/{"x" * 1900} HTTP/1.1\r\nHost: api.test\r\n\r\n'.encode())
+        length = 0
+        while (line := f.readline()) != b'\r\n':
+            if not line: raise ConnectionError
+            if line.lower().startswith(b'content-length:'): length = int(line[15:])
+        f.read(length); n += 1
+except ConnectionError:
+    print('cut off' if n > 1000 else n)
+"#;
+
+#[test]
+fn a_flood_of_requests_pushes_nothing_out_of_the_log() {
+    let rule = "[[network.rule]]\nhost = \"api.test\"\nmethods = [\"GET\"]\npaths = [\"/ok\"]\n";
+    let range = Range::new(&["api.test"], "", rule);
+    range
+        .sh("curl -s -o /dev/null http://api.test/ok")
+        .expect_code(0);
+    let first = range.records("network_decided").remove(0);
+    let argv = ["/usr/bin/python3", "-c", FLOOD];
+    let flooded = range.internet.run(&range.world, &[], &argv).expect_code(0);
+    assert_eq!(flooded.stdout, "cut off\n", "{}", flooded.stderr);
+    assert!(
+        flooded.stderr.contains("fills its part of the event log"),
+        "{}",
+        flooded.stderr
+    );
+    let decided = range.records("network_decided");
+    assert_eq!(decided[0], first);
+    assert!(decided.iter().any(|record| {
+        let request = record["request"].as_str();
+        request.is_some_and(|request| request.starts_with("GET /0/"))
+    }));
+    // The next run has a part of its own.
+    let next = range.sh("curl -s -o /dev/null -w '%{http_code}' http://api.test/ok");
+    assert_eq!(next.stdout, "200", "{}", next.stderr);
+}
+
 #[test]
 fn a_run_in_a_terminal_has_its_network_too() {
     let range = Range::new(&[], "allow = [\"origin.test\"]", "");
