@@ -12,7 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, chdir, chroot, kill_process,
+    set_parent_process_death_signal, waitid,
 };
 use serde::Serialize;
 use stockade_policy::facts::Architecture;
@@ -70,6 +71,8 @@ struct Plans {
     workspace: AbsolutePath,
     state: StateDirectory,
     view: [OwnedFd; 2],
+    /// Where the view is below the root of who makes the calls.
+    root: Option<AbsolutePath>,
 }
 
 /// Names of one run.
@@ -128,6 +131,7 @@ impl Names {
             workspace: plan.workspace.clone(),
             state: state.clone(),
             view: [supervision.user_namespace, supervision.mount_namespace],
+            root: plan.view_root(),
         };
         Self {
             stage: Stage::Waiting {
@@ -303,6 +307,7 @@ fn start(listener: Listener, first: Notification, plans: Plans) -> io::Result<St
                 proc,
                 channel: theirs,
             };
+            let view = view.map(|view| (view, plans.root.as_ref()));
             let served = become_namer(view, &listener, &null, &terms, supervisor)
                 .and_then(|()| namer::serve(listener, first, terms));
             process::exit_now(i32::from(served.is_err()))
@@ -313,7 +318,7 @@ fn start(listener: Listener, first: Notification, plans: Plans) -> io::Result<St
 /// Leaves everything of the supervisor's behind and enters the sandbox's view,
 /// so that what is mounted there is in force for it too.
 fn become_namer(
-    view: Option<&[OwnedFd; 2]>,
+    view: Option<(&[OwnedFd; 2], Option<&AbsolutePath>)>,
     listener: &Listener,
     null: &OwnedFd,
     terms: &Terms,
@@ -328,11 +333,17 @@ fn become_namer(
         terms.holds.as_fd().as_raw_fd(),
         terms.proc.as_raw_fd(),
     ];
-    kept.extend(view.into_iter().flatten().map(AsRawFd::as_raw_fd));
+    let namespaces = view.iter().flat_map(|(namespaces, _)| *namespaces);
+    kept.extend(namespaces.map(AsRawFd::as_raw_fd));
     process::close_descriptors_but(&kept, terms.channel.as_fd())?;
     process::scrub_arguments(c"stockade-namer");
-    if let Some([user, mount]) = view {
+    if let Some(([user, mount], root)) = view {
         process::enter_view(user.as_fd(), mount.as_fd())?;
+        // What is above it is no part of the view, and no name is made there.
+        if let Some(root) = root {
+            chroot(root.as_path())?;
+            chdir("/")?;
+        }
     }
     privilege::keep_only_tracing()?;
     privilege::set_no_new_privileges()?;

@@ -90,6 +90,7 @@ impl View {
                 config,
                 path,
             } => self.runtime_root(program, config, path),
+            Action::MachineRoot { path } => self.machine_root(path),
             Action::Bind {
                 source,
                 path,

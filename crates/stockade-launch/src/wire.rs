@@ -184,6 +184,9 @@ pub enum Action {
         config: Vec<u8>,
         path: Vec<u8>,
     },
+    MachineRoot {
+        path: Vec<u8>,
+    },
     Landlock {
         filesystem: u64,
         network: u64,

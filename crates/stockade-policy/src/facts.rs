@@ -170,6 +170,8 @@ pub struct MachineFound {
     pub machine: Machine,
     /// States from which one can go on instead of booting.
     pub saved: Vec<SavedMachine>,
+    /// Directories of the host that hold what QEMU is linked to; links resolved.
+    pub system: Vec<AbsolutePath>,
     /// Whether KVM runs it. Where the policy does not say whether it should,
     /// that was really tried.
     pub kvm: Ability,

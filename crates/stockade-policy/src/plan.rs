@@ -274,6 +274,9 @@ pub enum Action {
     RuntimeRoot {
         program: AbsolutePath,
     },
+    /// Put QEMU likewise, with what the host's programs are linked to, where the
+    /// system within is an image's: nothing of its root is in the view.
+    MachineRoot,
     /// Program of `struct sock_filter` (seccomp(2)).
     Seccomp {
         program: Vec<Instruction>,
@@ -648,7 +651,7 @@ pub struct Runsc {
 /// kernel nothing of it is there.
 pub const GUEST_DIRECTORY: &str = "/run/stockade-guest";
 
-/// Where the view is under the root of an OCI runtime.
+/// Where the view is under the root of an OCI runtime, or of QEMU.
 pub const CONTAINER_ROOT: &str = "/container";
 
 /// The image whose directories are the system inside.
@@ -709,6 +712,19 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Where the view is under the root of what the launcher executes; `None`
+    /// where it is that root.
+    pub fn view_root(&self) -> Option<AbsolutePath> {
+        let moves = |step: &Step| {
+            matches!(
+                step.action,
+                Action::RuntimeRoot { .. } | Action::MachineRoot
+            )
+        };
+        let apart = self.steps.iter().any(moves);
+        apart.then(|| AbsolutePath::parse(CONTAINER_ROOT).expect("the path is absolute"))
+    }
+
     /// What guards a path of the host that this plan lets the command write;
     /// `None` where nothing does, or where it cannot write.
     pub fn guarded(&self, path: &AbsolutePath) -> Option<&crate::guard::Rule> {

@@ -70,6 +70,14 @@ impl Policy {
         runtime.filter(|_| self.wall.0 == Wall::Container)
     }
 
+    /// Whether what is executed in the command's place has a root of its own,
+    /// because what it is linked to is not for the command: an OCI runtime, and
+    /// QEMU where the system within is an image's.
+    pub fn has_root_apart(&self) -> bool {
+        let on_image = self.wall.0 == Wall::Microvm && self.image.is_some();
+        self.oci_runtime().is_some() || on_image
+    }
+
     /// Whether something is executed in the command's place that starts it
     /// within.
     pub fn has_guest(&self) -> bool {

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use stockade_launch::wire;
+use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{self, GUEST_DIRECTORY, GuestKernel, Machine, Plan, RuntimeKind};
 use stockade_vm::qemu::{self, Start};
 
@@ -71,9 +72,10 @@ fn qemu(plan: &Plan, machine: &Machine, counter_khz: u32) -> Vec<Vec<u8>> {
             channel: CHANNEL,
         },
     };
+    let root = plan.view_root();
     let arguments = qemu::arguments(&qemu::Machine {
         start,
-        root: Path::new("/"),
+        root: root.as_ref().map_or(Path::new("/"), AbsolutePath::as_path),
         counter_khz,
         ..alike(machine, plan.network.is_some())
     });

@@ -40,6 +40,9 @@ pub(crate) fn launcher_steps(
                     config: guest::config(plan, environment)?,
                     path: CONTAINER_ROOT.as_bytes().to_vec(),
                 },
+                (Action::MachineRoot, _) => wire::Action::MachineRoot {
+                    path: CONTAINER_ROOT.as_bytes().to_vec(),
+                },
                 (other, _) => action(other, outside)?,
             };
             Some(wire::Step {
@@ -104,6 +107,7 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         | Action::SeeGuestKernel
         | Action::GuestBundle { .. }
         | Action::RuntimeRoot { .. }
+        | Action::MachineRoot
         // Not of this wall, which shows no evidence for it: the gate stays shut.
         | Action::Seatbelt { .. } => return None,
         Action::TieToSupervisor => wire::Action::TieToSupervisor,

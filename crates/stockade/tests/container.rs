@@ -284,7 +284,7 @@ fn what_an_image_cannot_stand_under_is_refused() {
     let cases = [
         (
             "[container]\nimage = \"tiny\"\n",
-            "behind the container wall alone",
+            "needs the container wall, or a stronger one",
         ),
         ("[container]\nimage = \"../x\"\n", "no name of an image"),
     ];

@@ -48,12 +48,27 @@ pub fn found(
             let found = MachineFound {
                 machine,
                 saved,
+                system: system(),
                 kvm,
             };
             (MachineFacts::Found(Box::new(found)), Some(used))
         }
         Err(reason) => (missing(reason), None),
     }
+}
+
+/// Where programs of the host and what they are linked to really are, among the
+/// places that the launcher puts around QEMU (`stockade-launch/src/view/runtime.rs`).
+fn system() -> Vec<AbsolutePath> {
+    const PLACES: [&str; 7] = [
+        "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+    ];
+    let directories = PLACES.into_iter().filter(|path| {
+        std::fs::symlink_metadata(path).is_ok_and(|place| place.file_type().is_dir())
+    });
+    directories
+        .filter_map(|path| AbsolutePath::parse(path).ok())
+        .collect()
 }
 
 /// From what a machine can go on.

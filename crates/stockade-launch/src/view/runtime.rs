@@ -1,9 +1,9 @@
-//! The root of an OCI runtime, with the finished view below it.
+//! The root of an OCI runtime, or of QEMU, with the finished view below it.
 //!
-//! The runtime needs what it is linked to, a process table that nothing covers
-//! (mount_namespaces(7)) and control groups to look at. None of that is the
-//! command's business, so it has a root apart from the view, and the view needs
-//! nothing of it: not even the host's libraries, where it is an image's.
+//! Both need what they are linked to, and a runtime a process table that nothing
+//! covers (mount_namespaces(7)) and control groups to look at. None of that is
+//! the command's business, so they have a root apart from the view, and the view
+//! needs nothing of it: not even the host's libraries, where it is an image's.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -43,6 +43,31 @@ impl View {
         let state = self.stored_name();
         mkdirat(self.storage()?, state.as_str(), Mode::from_raw_mode(0o700))?;
         let state = self.clone_stored(&state)?;
+        self.move_below(path)?;
+        self.bind(program, PROGRAM, false, false)?;
+        self.file(CONFIG, config, 0o400, true)?;
+        self.attach_at(&state, STATE, Make::Parent)?;
+        self.kernel_interfaces()?;
+        self.foreign.push(path.to_vec());
+        Ok(format!(
+            "the view is below it; a bundle, configured by {} bytes",
+            config.len()
+        ))
+    }
+
+    /// Puts the view below a root with nothing but what QEMU is linked to and a
+    /// process table, by which its file server changes modes.
+    pub(super) fn machine_root(&mut self, path: &[u8]) -> io::Result<String> {
+        self.move_below(path)?;
+        // The rules about it are the plan's, whatever of it the host has.
+        self.make(b"/etc", Make::Parent)?;
+        self.proc(false, true)?;
+        self.foreign.push(path.to_vec());
+        Ok("the view is below it".into())
+    }
+
+    /// Makes a new root, with the host's programs, and moves the view below it.
+    fn move_below(&mut self, path: &[u8]) -> io::Result<()> {
         let view = self
             .root
             .take()
@@ -65,20 +90,11 @@ impl View {
         self.root = Some(root);
         self.foreign.clear();
         self.private.clear();
-        self.host_system()?;
-        self.bind(program, PROGRAM, false, false)?;
-        self.file(CONFIG, config, 0o400, true)?;
-        self.attach_at(&state, STATE, Make::Parent)?;
         self.attach_at(&null, b"/dev/null", Make::File)?;
-        self.kernel_interfaces()?;
-        self.foreign.push(path.to_vec());
-        Ok(format!(
-            "the view is below it; a bundle, configured by {} bytes",
-            config.len()
-        ))
+        self.host_system()
     }
 
-    /// What the runtime's program is linked to.
+    /// What the host's programs are linked to.
     fn host_system(&mut self) -> io::Result<()> {
         for place in SYSTEM {
             let Ok(found) = lstat(place) else { continue };

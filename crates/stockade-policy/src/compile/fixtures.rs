@@ -108,6 +108,7 @@ fn machine() -> MachineFacts {
     MachineFacts::Found(Box::new(MachineFound {
         machine,
         saved: Vec::new(),
+        system: vec![path("/usr")],
         kvm: no_kvm(),
     }))
 }

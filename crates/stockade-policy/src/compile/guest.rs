@@ -150,13 +150,6 @@ fn check_machine(policy: &Policy, facts: &Facts, findings: &mut Findings) {
             "use the form \"namespaces\"",
         );
     }
-    if policy.image.is_some() {
-        findings.refuse(
-            PR1,
-            "QEMU is not in the image that stands for the system",
-            "leave the image out, or use the wall \"gvisor\" or \"container\"",
-        );
-    }
     check_offers(policy, findings);
 }
 
@@ -323,7 +316,8 @@ pub(super) fn runtime_mechanism(guarantee: Guarantee) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compile::fixtures::{compiled, facts, policy, rule};
+    use crate::compile::fixtures::{compiled, fact, facts, path, policy, rule};
+    use crate::facts::{ImageFacts, PathKind};
     use crate::plan::{Action, Plan, RuntimeKind};
 
     fn gvisor() -> Policy {
@@ -497,6 +491,56 @@ mod tests {
         assert!(ruleset.rules.iter().any(|rule| guest(&rule)));
     }
 
+    /// What QEMU is linked to is the host's, and none of it is in the view that the
+    /// machine is shown.
+    #[test]
+    fn on_an_image_qemu_has_a_root_of_its_own_above_the_view() {
+        let (mut policy, mut facts) = in_a_machine(no());
+        let plain = compiled(&policy, &facts).unwrap();
+        assert_eq!(position(&plain, "guest.root"), None);
+        assert_eq!(plain.view_root(), None);
+        policy.image = Some(("tiny".to_owned(), rule("container.image")));
+        facts.image = Some(ImageFacts {
+            id: "sha256:0".to_owned(),
+            root: path("/state/root"),
+            parts: vec![path("/usr")],
+            environment: Vec::new(),
+        });
+        facts
+            .paths
+            .insert(path("/usr"), fact(PathKind::Directory, "/usr"));
+        let plan = compiled(&policy, &facts).unwrap();
+        let at = |name: &str| position(&plan, name).unwrap_or_else(|| panic!("no {name}"));
+        assert!(at("view.masks") < at("guest.root"));
+        assert!(at("guest.root") < at("guest.image kernel"));
+        assert!(at("guest.image initramfs") < at("view.enter"));
+        assert_eq!(position(&plan, "guest.directory"), None);
+        assert_eq!(plan.view_root().unwrap().to_string(), "/container");
+        let Action::EnterDirectory { path } = &plan.steps[at("enter.directory")].action else {
+            panic!("not a directory");
+        };
+        assert_eq!(path.to_string(), "/container/home/u/project");
+        let Action::Landlock(ruleset) = &plan.steps[at("confine.landlock")].action else {
+            panic!("not Landlock");
+        };
+        let paths = ruleset.rules.iter().map(|rule| rule.path.to_string());
+        let (view, own): (Vec<_>, Vec<_>) = paths.partition(|path| path.starts_with("/container"));
+        assert_eq!(own, [crate::plan::GUEST_DIRECTORY, "/usr", "/etc", "/proc"]);
+        assert!(view.contains(&"/container/usr".to_owned()));
+        let written = |rule: &&crate::plan::LandlockRule| {
+            let writes = crate::landlock::FS_WRITE_FILE;
+            rule.allowed & writes != 0 && !rule.path.to_string().starts_with("/container")
+        };
+        assert_eq!(ruleset.rules.iter().find(written), None);
+    }
+
+    fn no() -> Ability {
+        Ability::No {
+            reason: "none is there".to_owned(),
+            remedy: "get one".to_owned(),
+        }
+    }
+
     fn in_a_machine(kvm: Ability) -> (Policy, Facts) {
         let mut policy = policy();
         policy.wall = (Wall::Microvm, rule("wall"));
@@ -558,10 +602,7 @@ mod tests {
 
     #[test]
     fn without_kvm_instructions_are_translated_unless_it_is_demanded() {
-        let (mut policy, facts) = in_a_machine(Ability::No {
-            reason: "none is there".to_owned(),
-            remedy: "get one".to_owned(),
-        });
+        let (mut policy, facts) = in_a_machine(no());
         let says_why = |plan: &Plan| plan.notes.iter().any(|note| note.contains("none is there"));
         let plan = compiled(&policy, &facts).unwrap();
         assert_eq!(machine_of(&plan).accelerator, Accelerator::Tcg);

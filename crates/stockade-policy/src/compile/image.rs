@@ -88,7 +88,7 @@ pub(super) fn check(policy: &Policy, findings: &mut Findings<'_>) {
         findings.refuse(
             Guarantee::FS1,
             format!(
-                "the image {name:?} ({}) stands behind the container wall alone",
+                "the image {name:?} ({}) needs the container wall, or a stronger one",
                 rule.origin
             ),
             "add wall = \"container\", or remove container.image",
@@ -175,7 +175,7 @@ mod tests {
         policy.wall.0 = Wall::Process;
         let refusals = compiled(&policy, &facts).unwrap_err();
         assert!(
-            refusals[0].reason.contains("container wall alone"),
+            refusals[0].reason.contains("needs the container wall"),
             "{refusals:?}"
         );
         assert_eq!(refusals[0].wall, "process");

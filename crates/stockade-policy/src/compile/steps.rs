@@ -222,10 +222,8 @@ impl StepList<'_> {
             }
         }
         self.mask(view, &absent);
-        match parts.policy.wall.0 {
-            Wall::Gvisor => self.gvisor(parts.facts),
-            Wall::Microvm => self.machine(parts.policy, parts.facts),
-            Wall::Seatbelt | Wall::Process | Wall::Container => {}
+        if parts.policy.wall.0 == Wall::Gvisor {
+            self.gvisor(parts.facts);
         }
         if let Some(network) = parts.network {
             self.listen(network);
@@ -233,19 +231,32 @@ impl StepList<'_> {
         if parts.policy.oci_runtime().is_some() {
             self.runtime(parts.facts);
         }
+        if parts.policy.wall.0 == Wall::Microvm {
+            self.machine(parts);
+        }
         self.push("view.enter", Action::EnterRoot, &[FS1, FS2, FS5]);
     }
 
-    /// Puts kernel and initial file system of a machine into the view.
-    fn machine(&mut self, policy: &Policy, facts: &Facts) {
+    /// Puts kernel and initial file system of a machine into the view, or, where
+    /// the system there is an image's, with QEMU above it.
+    fn machine(&mut self, parts: &Parts<'_>) {
+        let Parts { policy, facts, .. } = *parts;
         let MachineFacts::Found(found) = &facts.machine else {
             return;
         };
         let machine = &found.machine;
-        let mode = 0o700;
-        let path = AbsolutePath::parse(GUEST_DIRECTORY).expect("the path is absolute");
-        let directory = Action::PrivateDirectory { path, mode };
-        self.push("guest.directory", directory, &[PR1]);
+        if policy.has_root_apart() {
+            self.push("guest.root", Action::MachineRoot, &[FS1, PR1, PR5]);
+            if parts.network.is_some() {
+                let (path, content) = view::resolver();
+                self.push("guest.names", file(path, &content, Access::Read), &[NT3]);
+            }
+        } else {
+            let mode = 0o700;
+            let path = AbsolutePath::parse(GUEST_DIRECTORY).expect("the path is absolute");
+            let directory = Action::PrivateDirectory { path, mode };
+            self.push("guest.directory", directory, &[PR1]);
+        }
         for (name, source) in [
             ("kernel", &machine.kernel),
             ("initramfs", &machine.initramfs),
@@ -525,7 +536,7 @@ impl StepList<'_> {
 
 /// A directory of the view, as the launcher finds it when it has entered.
 fn within_root(policy: &Policy, directory: &AbsolutePath) -> AbsolutePath {
-    if policy.oci_runtime().is_none() {
+    if !policy.has_root_apart() {
         return directory.clone();
     }
     let root = AbsolutePath::parse(CONTAINER_ROOT).expect("the path is absolute");
@@ -585,19 +596,12 @@ fn landlock_rules(policy: &Policy, facts: &Facts, entries: &Entries) -> Vec<Land
         // All that can be listed is what the view itself holds.
         let allowed = landlock::FS_READ_DIR & landlock::handled(abi).fs;
         rules.push(LandlockRule {
-            path: AbsolutePath::root(),
+            path: within_root(policy, &AbsolutePath::root()),
             allowed,
         });
     }
     if policy.wall.0 == Wall::Microvm {
-        let path = AbsolutePath::parse(GUEST_DIRECTORY).expect("the path is absolute");
-        let allowed = landlock::read_rights(abi, Object::Directory);
-        rules.push(LandlockRule { path, allowed });
-        if guest::accelerator(policy, facts) == Accelerator::Kvm {
-            let path = AbsolutePath::parse(format!("/dev/{KVM}")).expect("the path is absolute");
-            let allowed = landlock::write_rights(abi, Object::Device);
-            rules.push(LandlockRule { path, allowed });
-        }
+        rules.extend(rules_of_qemu(policy, facts));
     }
     for (path, entry) in entries {
         let native = |path: &AbsolutePath| is_device(facts, path) || is_layered(policy, path);
@@ -614,12 +618,33 @@ fn landlock_rules(policy: &Policy, facts: &Facts, entries: &Entries) -> Vec<Land
             });
         if allowed & !above != 0 {
             rules.push(LandlockRule {
-                path: path.clone(),
+                path: within_root(policy, path),
                 allowed,
             });
         }
     }
     rules
+}
+
+/// What QEMU may open that is not the command's.
+fn rules_of_qemu(policy: &Policy, facts: &Facts) -> Vec<LandlockRule> {
+    let abi = facts.landlock_abi;
+    let absolute = |path: &str| AbsolutePath::parse(path).expect("the path is absolute");
+    let directory = landlock::read_rights(abi, Object::Directory);
+    let mut rules = vec![(absolute(GUEST_DIRECTORY), directory)];
+    if guest::accelerator(policy, facts) == Accelerator::Kvm {
+        let device = landlock::write_rights(abi, Object::Device);
+        rules.push((absolute(&format!("/dev/{KVM}")), device));
+    }
+    if policy.has_root_apart() {
+        if let MachineFacts::Found(found) = &facts.machine {
+            rules.extend(found.system.iter().map(|path| (path.clone(), directory)));
+        }
+        rules.push((absolute("/etc"), directory));
+        rules.push((absolute("/proc"), rights(abi, Names::Native, &Entry::Proc)));
+    }
+    let rule = |(path, allowed)| LandlockRule { path, allowed };
+    rules.into_iter().map(rule).collect()
 }
 
 /// Who makes names at an entry. Rights hold for everything below a directory,

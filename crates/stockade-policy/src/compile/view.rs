@@ -26,7 +26,7 @@ use super::image::HostPlaces;
 
 pub(super) use absent::{Absent, absent};
 pub(super) use markers::markers;
-pub(super) use private::{constant_entries, mount_points, name_files};
+pub(super) use private::{constant_entries, mount_points, name_files, resolver};
 
 /// The finished layout.
 pub(super) struct View {

@@ -93,9 +93,16 @@ pub fn nothing_is_left(world: &World) {
 /// The machines whose view has the project of this world for its directory.
 pub fn machines_of(world: &World) -> Vec<u32> {
     let machines = processes_with(QEMU).into_iter();
-    let directory = |process| fs::read_link(format!("/proc/{process}/cwd"));
+    let directory = |process| {
+        let at = fs::read_link(format!("/proc/{process}/cwd")).ok()?;
+        // With an image, the view is below QEMU's own root.
+        Some(match at.strip_prefix("/container") {
+            Ok(below) => Path::new("/").join(below),
+            Err(_) => at,
+        })
+    };
     machines
-        .filter(|&process| directory(process).is_ok_and(|at| at.starts_with(&world.project)))
+        .filter(|&process| directory(process).is_some_and(|at| at.starts_with(&world.project)))
         .collect()
 }
 

@@ -412,6 +412,11 @@ fn hosts_file(host_name: &str) -> String {
     content
 }
 
+/// Who is asked for names, where the one who asks has a root of its own.
+pub(in super::super) fn resolver() -> (AbsolutePath, Vec<u8>) {
+    (absolute(NAME_FILES[0]), resolver_file().into_bytes())
+}
+
 /// Files that say how names are found.
 pub(in super::super) fn name_files() -> impl Iterator<Item = AbsolutePath> {
     NAME_FILES.into_iter().map(absolute)
