@@ -18,7 +18,7 @@ use stockade_policy::network::destination::RawHost;
 use stockade_policy::network::rules::{HostPort, Publish, SocketKind, SocketOffer};
 use stockade_policy::plan::Rule;
 use stockade_sys::message::{self, Wait};
-use tokio::io::Interest;
+use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixDatagram, UnixStream};
 use tokio::sync::Mutex;
 
@@ -197,8 +197,13 @@ fn loopback_wish(context: &Context, entry: Entry, port: u16, client: &TcpStream)
     })
 }
 
-/// Serves one connection from inside to a unix socket of this machine.
-pub async fn serve_unix(context: Rc<Context>, client: UnixStream, index: u32) {
+/// Serves one connection from inside, however it came, to a unix socket of this
+/// machine.
+pub async fn serve_unix(
+    context: Rc<Context>,
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    index: u32,
+) {
     let judge = context.judge();
     let offer = usize::try_from(index)
         .ok()
@@ -250,7 +255,10 @@ fn path_of(offer: &SocketOffer) -> PathBuf {
 /// Bytes only: descriptors that a client sends are closed by the kernel when
 /// its message is read without room for them (unix(7)). How many went out and
 /// came in.
-async fn pass_bytes(mut client: UnixStream, path: &Path) -> (u64, u64, u64) {
+async fn pass_bytes(
+    mut client: impl AsyncRead + AsyncWrite + Unpin,
+    path: &Path,
+) -> (u64, u64, u64) {
     let Ok(mut upstream) = UnixStream::connect(path).await else {
         return (0, 0, 0);
     };
@@ -260,7 +268,11 @@ async fn pass_bytes(mut client: UnixStream, path: &Path) -> (u64, u64, u64) {
 }
 
 /// How many signatures were made.
-async fn pass_signatures(client: UnixStream, path: &Path, keys: &[String]) -> u64 {
+async fn pass_signatures(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    path: &Path,
+    keys: &[String],
+) -> u64 {
     let served = agent::serve(client, || UnixStream::connect(path), keys).await;
     served.map_or(0, |summary| summary.signatures)
 }

@@ -326,6 +326,11 @@ fn open(
                 })?;
             }
             Listener::Unix(index) => accept_unix(context, socket, index)?,
+            Listener::SocketPort(index) => {
+                accept(context, socket, Entry::Unix, move |context, client| {
+                    offers::serve_unix(context, client, index)
+                })?;
+            }
             Listener::Supply => supply = Some(Rc::new(Supply::new(socket)?)),
             Listener::ProbeTcp => probes.tcp.push(socket),
             Listener::ProbeUdp => probes.udp.push(socket),

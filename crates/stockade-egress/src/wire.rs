@@ -92,6 +92,8 @@ pub enum Listener {
     HostPort(u16),
     /// Unix stream socket; index into the plan's offers.
     Unix(u32),
+    /// TCP on the loopback inside, for the same: a machine's end of it leads there.
+    SocketPort(u32),
     /// `SOCK_SEQPACKET` to the sandbox's init, which answers each one-byte
     /// message (b'4' or b'6') with a fresh TCP socket of the sandbox.
     Supply,

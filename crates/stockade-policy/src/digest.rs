@@ -355,6 +355,7 @@ impl Canonical for Listener {
             Self::Supply => variant!(encoder, 6),
             Self::ProbeTcp => variant!(encoder, 7),
             Self::ProbeUdp => variant!(encoder, 8),
+            Self::SocketPort { port, path } => variant!(encoder, 9, port, path),
         }
     }
 }

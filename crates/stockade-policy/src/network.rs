@@ -7,6 +7,7 @@
 pub mod address;
 pub mod destination;
 pub mod judge;
+pub mod machine;
 pub mod pattern;
 pub mod rules;
 pub mod suffix;

@@ -348,6 +348,12 @@ pub enum Listener {
     Unix {
         path: AbsolutePath,
     },
+    /// TCP on this port of 127.0.0.1 and ::1, for the unix socket that is offered
+    /// at this path: a machine's end of it leads there.
+    SocketPort {
+        port: u16,
+        path: AbsolutePath,
+    },
     /// A channel on which init hands out fresh TCP sockets of the sandbox.
     Supply,
     /// Unconnected sockets for the self-test.

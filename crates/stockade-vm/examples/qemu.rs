@@ -89,6 +89,7 @@ fn machine(start: Start<'_>) -> qemu::Machine<'_> {
         start,
         root: Path::new("/"),
         network: false,
+        forwards: &[],
     }
 }
 
@@ -146,6 +147,7 @@ fn spawn(machine: &qemu::Machine<'_>, state: Option<&Path>) -> Result<(Child, Un
         name: b"example",
         private: b"/tmp\0",
         filter: RULES.as_flattened(),
+        offers: &[],
         limits: Limits {
             processes: Some(512),
             open_files: Some(1024),

@@ -59,6 +59,16 @@ pub struct Machine<'a> {
     /// Whether it has a network card. What comes from there are connections of
     /// QEMU's own.
     pub network: bool,
+    /// What leads into the machine, where there is a card.
+    pub forwards: &'a [Forward],
+}
+
+/// A port of the loopback that QEMU is on, and one of the machine's card to which
+/// it leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    pub port: u16,
+    pub card_port: u16,
 }
 
 /// Translated code that QEMU keeps, in MiB.
@@ -70,6 +80,9 @@ const TRANSLATED_MIB: u32 = 128;
 /// (RFC 7526), so that no destination is covered by them.
 pub const USER_NETWORK: &str =
     "user,id=net,ipv6=off,net=192.88.99.0/24,host=192.88.99.2,dns=192.88.99.3";
+
+/// The machine's own address there, as its agent takes it.
+const CARD: &str = "192.88.99.15";
 
 /// The name of the port to the agent, by which the monitor speaks of it.
 pub const PORT: &str = "agent-port";
@@ -140,7 +153,12 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
         "virtio-9p-device,fsdev=root,mount_tag=root".into(),
     );
     if machine.network {
-        add("-netdev", USER_NETWORK.into());
+        let forward = |one: &Forward| {
+            let Forward { port, card_port } = one;
+            format!(",hostfwd=tcp:127.0.0.1:{port}-{CARD}:{card_port}")
+        };
+        let forwards: String = machine.forwards.iter().map(forward).collect();
+        add("-netdev", format!("{USER_NETWORK}{forwards}").into());
         add("-device", "virtio-net-device,netdev=net".into());
     }
     let alone = ["-nodefaults", "-no-user-config", "-no-reboot"];
@@ -192,6 +210,7 @@ mod tests {
             },
             root: Path::new("/a,path=/b"),
             network: false,
+            forwards: &[],
         }
     }
 
@@ -248,9 +267,14 @@ mod tests {
 
     #[test]
     fn a_processor_needs_no_crutches_and_a_network_is_one_card() {
+        let forwards = [Forward {
+            port: 3000,
+            card_port: 1,
+        }];
         let text = text(&Machine {
             accelerator: Accelerator::Kvm,
             network: true,
+            forwards: &forwards,
             ..machine()
         });
         assert!(text.contains("-accel kvm -cpu host"), "{text}");
@@ -259,6 +283,8 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("-netdev user,id=net,ipv6=off,net="), "{text}");
+        let forward = ",hostfwd=tcp:127.0.0.1:3000-192.88.99.15:1 -device";
+        assert!(text.contains(forward), "{text}");
         assert_eq!(text.matches(" -device ").count(), 4);
     }
 }

@@ -88,6 +88,7 @@ impl Machine {
             },
             root,
             network: false,
+            forwards: &[],
         };
         let birth = Birth {
             entropy: [7; ENTROPY_BYTES],
@@ -99,6 +100,7 @@ impl Machine {
             name: b"stockade-test",
             private: b"/tmp\0",
             filter: rules.as_flattened(),
+            offers: &[],
             limits: Limits {
                 processes: Some(64),
                 open_files: Some(100),

@@ -10,9 +10,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use stockade_launch::wire;
+use stockade_policy::network::machine::Crossings;
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{self, GUEST_DIRECTORY, GuestKernel, Machine, Plan, RuntimeKind};
-use stockade_vm::qemu::{self, Start};
+use stockade_vm::qemu::{self, Forward, Start};
 
 use crate::oci;
 
@@ -73,7 +74,18 @@ fn qemu(plan: &Plan, machine: &Machine, counter_khz: u32) -> Vec<Vec<u8>> {
         },
     };
     let root = plan.view_root();
+    // A plan with more than there can be was refused.
+    let crossings = plan.network.as_ref().and_then(Crossings::of);
+    let published = crossings.unwrap_or_default().published;
+    let forwards: Vec<Forward> = published
+        .iter()
+        .map(|one| Forward {
+            port: one.port,
+            card_port: one.card_port,
+        })
+        .collect();
     let arguments = qemu::arguments(&qemu::Machine {
+        forwards: &forwards,
         start,
         root: root.as_ref().map_or(Path::new("/"), AbsolutePath::as_path),
         counter_khz,
@@ -126,6 +138,7 @@ fn alike(machine: &Machine, network: bool) -> qemu::Machine<'_> {
         },
         root: Path::new("/"),
         network,
+        forwards: &[],
     }
 }
 

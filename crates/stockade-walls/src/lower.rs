@@ -300,7 +300,9 @@ fn listener(listener: &Listener) -> wire::Listener {
     match listener {
         Listener::Proxy => wire::Listener::Proxy(PROXY_PORT),
         Listener::Transparent => wire::Listener::Transparent(TRANSPARENT_PORT),
-        Listener::HostPort(port) => wire::Listener::HostPort(*port),
+        Listener::HostPort(port) | Listener::SocketPort { port, .. } => {
+            wire::Listener::HostPort(*port)
+        }
         Listener::NamesTcp => wire::Listener::NamesTcp,
         Listener::NamesUdp => wire::Listener::NamesUdp,
         Listener::Unix { path } => wire::Listener::Unix { path: bytes(path) },

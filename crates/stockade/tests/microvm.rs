@@ -302,23 +302,6 @@ fn saved_machines_are_listed_and_removed() {
 }
 
 #[test]
-fn what_a_machine_cannot_be_offered_is_refused() {
-    let Some(world) = with_image("what_a_machine_cannot_be_offered_is_refused") else {
-        return;
-    };
-    for (table, says) in [
-        ("host_ports = [5432]", "offers a port of the host"),
-        ("publish = [\"3000\"]", "publishes a port"),
-    ] {
-        world.policy(&format!("{POLICY}[network]\n{table}\n"));
-        let refused = world.run(&[], &["true"]).expect_code(125);
-        for part in ["NT1", says, "use a weaker wall"] {
-            assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
-        }
-    }
-}
-
-#[test]
 fn without_an_image_or_with_another_one_nothing_runs() {
     let Some(world) = with_image("without_an_image_or_with_another_one") else {
         return;

@@ -137,6 +137,11 @@ impl Confinement {
                 setrlimit(resource, limit).map_err(plain)?;
             }
         }
+        self.take_rules()
+    }
+
+    /// Takes on the rules of system calls alone.
+    pub fn take_rules(&self) -> Result<(), system::Errno> {
         raw::install_filter(&self.filter[..self.length])
     }
 

@@ -38,6 +38,7 @@ use stockade_agent::wire::{self, HEADER_BYTES, PATH_BYTES_MAX, Reply};
 
 use crate::confine::{Confinement, decimal};
 use crate::raw::{self, Interface};
+use crate::relay::Relay;
 
 /// The name of the virtio port to the host.
 const PORT: &[u8] = b"stockade\n";
@@ -46,9 +47,9 @@ const PORT: &[u8] = b"stockade\n";
 const ROOT_OPTIONS: &CStr = c"trans=virtio,version=9p2000.L,msize=512000,cache=mmap";
 /// The machine's address, its network, and the gateway, as the host's side has
 /// them (`USER_NETWORK` in stockade-vm).
-const ADDRESS: [u8; 4] = [192, 88, 99, 15];
+pub const ADDRESS: [u8; 4] = [192, 88, 99, 15];
 const MASK: [u8; 4] = [255, 255, 255, 0];
-const GATEWAY: [u8; 4] = [192, 88, 99, 2];
+pub const GATEWAY: [u8; 4] = [192, 88, 99, 2];
 /// Who is asked for names where there is a card, in place of what the view
 /// says: that is true outside of the machine, where QEMU asks.
 const RESOLVER: &[u8] = b"nameserver 192.88.99.3\noptions timeout:2 attempts:1\n";
@@ -98,9 +99,17 @@ pub fn while_<T>(doing: &'static str, result: io::Result<T>) -> Step<T> {
     result.map_err(|error| (doing, error))
 }
 
-/// Makes a sandbox of the machine; the channel to the host, and what commands
-/// are held to.
-pub fn enter() -> Result<(OwnedFd, Confinement), ()> {
+/// A machine that is a sandbox.
+pub struct Entered {
+    pub channel: OwnedFd,
+    /// What commands are held to.
+    pub confinement: Confinement,
+    /// Where something is offered: while this is open, it is carried.
+    pub relay: Option<OwnedFd>,
+}
+
+/// Makes a sandbox of the machine.
+pub fn enter() -> Result<Entered, ()> {
     // What the kernel did not know of its arguments is no command's business.
     raw::forget_environment();
     // Before there is a channel, nobody can be told.
@@ -109,7 +118,11 @@ pub fn enter() -> Result<(OwnedFd, Confinement), ()> {
     // follows is done by each machine for itself.
     let mut space = [0; BIRTH_BYTES_MAX];
     match birth(&channel, &mut space).and_then(|birth| settle(&birth)) {
-        Ok(confinement) => Ok((channel, confinement)),
+        Ok((confinement, relay)) => Ok(Entered {
+            channel,
+            confinement,
+            relay,
+        }),
         Err((doing, error)) => {
             refuse(&channel, doing, error);
             Err(())
@@ -255,7 +268,7 @@ fn wait_for_host(port: &OwnedFd) -> io::Result<()> {
     }
 }
 
-fn settle(birth: &Birth<'_>) -> Step<Confinement> {
+fn settle(birth: &Birth<'_>) -> Step<(Confinement, Option<OwnedFd>)> {
     begin(birth)?;
     view()?;
     let storage = storage(birth)?;
@@ -282,9 +295,12 @@ fn settle(birth: &Birth<'_>) -> Step<Confinement> {
         resolver()?;
     }
     private_directories(birth.private, &confinement.storage)?;
+    let owner = (Uid::from_raw(birth.uid), Gid::from_raw(birth.gid));
+    let relay = Relay::open(birth.offers, &confinement.storage, owner)?;
+    let relay = relay.start(owner, &confinement)?;
     give_up(birth)?;
     confinement.try_out()?;
-    Ok(confinement)
+    Ok((confinement, relay))
 }
 
 /// Nothing on such a mount gives rights.

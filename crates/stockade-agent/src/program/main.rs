@@ -13,6 +13,7 @@ mod confine;
 mod guest;
 mod kernel;
 mod raw;
+mod relay;
 mod serve;
 
 use kernel::Kernel;
@@ -20,13 +21,13 @@ use kernel::Kernel;
 /// Called by the entry point; what it returns is the exit code.
 fn main() -> i32 {
     let entered = match guest::is_first_program() {
-        true => guest::enter().map(|(channel, confinement)| (channel, Some(confinement))),
+        true => guest::enter().map(|it| (it.channel, Some(it.confinement), it.relay)),
         // Whoever started it confined it.
         false => raw::close_the_rest()
-            .map(|()| (raw::channel(), None))
+            .map(|()| (raw::channel(), None, None))
             .map_err(drop),
     };
-    entered.map_or(serve::EXIT_FAILED, |(channel, confinement)| {
-        serve::serve(channel, Kernel { confinement })
+    entered.map_or(serve::EXIT_FAILED, |(channel, confinement, relay)| {
+        serve::serve(channel, Kernel { confinement }, relay)
     })
 }

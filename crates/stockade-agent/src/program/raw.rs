@@ -219,6 +219,30 @@ pub fn close_the_rest() -> Result<(), Errno> {
     Ok(())
 }
 
+/// Closes everything but the standard streams and these, in a child that uses
+/// nothing else any more and never returns.
+pub fn close_all_but(kept: &mut [i32]) -> Result<(), Errno> {
+    kept.sort_unstable();
+    let mut first = 3;
+    let close = |first: i32, last: i32| match first <= last {
+        // SAFETY: takes integers; by the contract of this function, what is closed
+        // is not used again.
+        true => check(unsafe {
+            call(
+                number::CLOSE_RANGE,
+                [first as usize, last as usize, 0, 0, 0],
+            )
+        }),
+        false => Ok(0),
+    };
+    for &number in &*kept {
+        close(first, number - 1)?;
+        first = first.max(number + 1);
+    }
+    close(first, i32::MAX)?;
+    Ok(())
+}
+
 /// Takes the channel to the host, which is open when the agent starts.
 pub fn channel() -> OwnedFd {
     static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -270,9 +294,9 @@ pub fn hide_memory() -> Result<(), Errno> {
 
 /// The name under which process lists show this program: a memory file has
 /// none of its own.
-pub fn take_name() -> Result<(), Errno> {
+pub fn take_name(name: &CStr) -> Result<(), Errno> {
     const SET_NAME: usize = 15;
-    let name = c"stockade-agent".as_ptr();
+    let name = name.as_ptr();
     // SAFETY: the kernel reads the string up to its NUL, at most 16 bytes.
     check(unsafe { call(number::PRCTL, [SET_NAME, name as usize, 0, 0, 0]) })?;
     Ok(())

@@ -26,8 +26,8 @@ const LEFTOVERS_MAX: Duration = Duration::from_millis(500);
 const EXIT_DONE: i32 = 0;
 pub const EXIT_FAILED: i32 = 125;
 
-/// Serves until the host says otherwise or goes away.
-pub fn serve(channel: OwnedFd, kernel: Kernel) -> i32 {
+/// Serves until the host says otherwise or goes away. `relay` is open so long.
+pub fn serve(channel: OwnedFd, kernel: Kernel, relay: Option<OwnedFd>) -> i32 {
     match prepared(&channel) {
         Ok(signals) => {
             let mut agent = Agent {
@@ -35,6 +35,7 @@ pub fn serve(channel: OwnedFd, kernel: Kernel) -> i32 {
                 inbox: Inbox::default(),
                 channel,
                 signals,
+                relay,
             };
             agent.serve()
         }
@@ -45,7 +46,7 @@ pub fn serve(channel: OwnedFd, kernel: Kernel) -> i32 {
 fn prepared(channel: &OwnedFd) -> Result<OwnedFd, stockade_agent::system::Errno> {
     let failed = |error: Errno| stockade_agent::system::Errno(error.raw_os_error());
     raw::hide_memory()?;
-    raw::take_name()?;
+    raw::take_name(c"stockade-agent")?;
     if let Some(mask) = raw::argument().and_then(octal) {
         umask(Mode::from_raw_mode(mask));
     }
@@ -69,6 +70,8 @@ struct Agent {
     inbox: Inbox,
     channel: OwnedFd,
     signals: OwnedFd,
+    /// Ends what carries offers, when it is closed.
+    relay: Option<OwnedFd>,
 }
 
 /// What became of the channel.
@@ -88,6 +91,7 @@ impl Agent {
                 return EXIT_FAILED;
             }
             if self.session.closing().is_some() && self.session.out().is_empty() {
+                self.relay = None;
                 self.let_leftovers_finish();
                 return EXIT_DONE;
             }

@@ -47,7 +47,11 @@ impl Link {
     /// Has a machine told what it is before it is greeted. To be called before
     /// anything was sent.
     pub(super) fn introduce(&mut self, birth: &Birth<'_>) {
-        let carried = ENTROPY_BYTES + birth.name.len() + birth.private.len() + birth.filter.len();
+        let carried = ENTROPY_BYTES
+            + birth.name.len()
+            + birth.private.len()
+            + birth.filter.len()
+            + birth.offers.len();
         self.outbox = Outbox::default();
         if self.outbox.push(0, birth, carried).is_err() {
             self.closed = true;

@@ -183,17 +183,19 @@ fn on_wire(network: &NetworkPlan, listener: plan::Listener) -> Result<Listener, 
         plan::Listener::Supply => Listener::Supply,
         plan::Listener::ProbeTcp => Listener::ProbeTcp,
         plan::Listener::ProbeUdp => Listener::ProbeUdp,
-        plan::Listener::Unix { path } => {
-            let index = network
-                .sockets
-                .iter()
-                .position(|offer| offer.inside == path)
-                .and_then(|index| u32::try_from(index).ok());
-            Listener::Unix(index.ok_or_else(|| WayOutError::Failed {
-                what: format!("the socket {path}"),
-                reason: "the plan does not offer it".to_owned(),
-            })?)
-        }
+        plan::Listener::Unix { path } => Listener::Unix(offered(network, &path)?),
+        plan::Listener::SocketPort { path, .. } => Listener::SocketPort(offered(network, &path)?),
+    })
+}
+
+/// Which of the plan's sockets is offered at this path.
+fn offered(network: &NetworkPlan, path: &AbsolutePath) -> Result<u32, WayOutError> {
+    let mut offers = network.sockets.iter();
+    let index = offers.position(|offer| offer.inside == *path);
+    let index = index.and_then(|index| u32::try_from(index).ok());
+    index.ok_or_else(|| WayOutError::Failed {
+        what: format!("the socket {path}"),
+        reason: "the plan does not offer it".to_owned(),
     })
 }
 

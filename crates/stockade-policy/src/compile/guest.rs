@@ -150,7 +150,6 @@ fn check_machine(policy: &Policy, facts: &Facts, findings: &mut Findings) {
             "use the form \"namespaces\"",
         );
     }
-    check_offers(policy, findings);
 }
 
 /// Refuses where KVM is demanded and is not there, and says why it is slow where
@@ -179,30 +178,6 @@ pub(super) fn accelerator(policy: &Policy, facts: &Facts) -> Accelerator {
         Some((Accelerator::Tcg, _)) => Accelerator::Tcg,
         _ if works => Accelerator::Kvm,
         _ => Accelerator::Tcg,
-    }
-}
-
-/// What leads to or from the loopback of a sandbox leads to or from QEMU, and not
-/// into the machine; and QEMU's file server opens no sockets.
-fn check_offers(policy: &Policy, findings: &mut Findings) {
-    let network = &policy.network;
-    let ports = network
-        .host_ports
-        .iter()
-        .map(|port| (&port.rule, "offers a port of the host"));
-    let publish = network.publish.iter();
-    let publish = publish.map(|port| (&port.rule, "publishes a port"));
-    let sockets = network.sockets.iter();
-    let sockets = sockets.map(|socket| (&socket.rule, "offers a socket"));
-    for (rule, what) in ports.chain(publish).chain(sockets) {
-        findings.refuse(
-            NT1,
-            format!(
-                "{} ({}) {what}, which does not reach into a machine or out of it",
-                rule.id, rule.origin
-            ),
-            "use a weaker wall, or leave it out; hosts that are allowed are reached as everywhere",
-        );
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use crate::facts::{Ability, Facts, PathKind};
 use crate::guarantee::Guarantee;
+use crate::network::machine::{Crossings, UNPRIVILEGED_FROM};
 use crate::network::rules::{
     Approval, Binding, Capture, NetworkPlan, SocketKind, SocketOffer, Source, Target,
 };
@@ -92,13 +93,16 @@ pub(super) fn open(
         findings.refuse(Guarantee::NT2, why, "change this rule");
     }
     check_ports(&plan, findings);
+    if policy.wall.0 == Wall::Microvm {
+        check_crossings(&plan, findings);
+    }
     losses(&plan, findings);
     let (stores, trust_file) = match plan.inspects() {
         true => stores(facts, view),
         false => (Vec::new(), None),
     };
     Some(Opened {
-        listeners: listeners(&plan),
+        listeners: listeners(&plan, policy.wall.0),
         plan,
         stores,
         trust_file,
@@ -372,6 +376,35 @@ fn check_ports(plan: &NetworkPlan, findings: &mut Findings) {
     }
 }
 
+/// Refuses what cannot be led into a machine.
+fn check_crossings(plan: &NetworkPlan, findings: &mut Findings) {
+    for publish in &plan.publish {
+        let by = format!("{} ({})", publish.rule.id, publish.rule.origin);
+        let port = publish.port;
+        if port < UNPRIVILEGED_FROM {
+            findings.refuse(
+                Guarantee::NT1,
+                format!("{by} publishes port {port}, on which nothing in a machine can listen"),
+                format!("let the server inside listen on port {UNPRIVILEGED_FROM} or above"),
+            );
+        }
+        if plan.host_ports.iter().any(|offered| offered.port == port) {
+            findings.refuse(
+                Guarantee::NT1,
+                format!("{by} publishes port {port}, which is a port of the host inside"),
+                "let the server inside listen on another port",
+            );
+        }
+    }
+    if Crossings::of(plan).is_none() {
+        findings.refuse(
+            Guarantee::NT1,
+            "more is offered than there are ports between a machine and its sandbox",
+            "offer less",
+        );
+    }
+}
+
 /// What the policy gives up by name, and what has no effect.
 fn losses(plan: &NetworkPlan, findings: &mut Findings) {
     for binding in &plan.credentials {
@@ -431,7 +464,7 @@ fn related(outer: &Target, inner: &Target) -> bool {
     }
 }
 
-fn listeners(plan: &NetworkPlan) -> Vec<Listener> {
+fn listeners(plan: &NetworkPlan, wall: Wall) -> Vec<Listener> {
     let mut listeners = vec![Listener::Proxy];
     if plan.capture == Capture::Transparent {
         listeners.extend([
@@ -445,6 +478,14 @@ fn listeners(plan: &NetworkPlan) -> Vec<Listener> {
     listeners.extend(plan.sockets.iter().map(|socket| Listener::Unix {
         path: socket.inside.clone(),
     }));
+    if wall == Wall::Microvm {
+        let crossings = Crossings::of(plan).unwrap_or_default();
+        let ports = crossings.sockets.into_iter();
+        listeners.extend(ports.map(|one| Listener::SocketPort {
+            port: one.port,
+            path: one.inside,
+        }));
+    }
     if !plan.publish.is_empty() {
         listeners.push(Listener::Supply);
     }

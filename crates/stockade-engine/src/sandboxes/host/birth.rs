@@ -4,7 +4,8 @@ use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::rand::{GetRandomFlags, getrandom};
-use stockade_agent::machine::{Birth, ENTROPY_BYTES, Limits};
+use stockade_agent::machine::{Birth, ENTROPY_BYTES, Limits, Offer, push_offer};
+use stockade_policy::network::machine::Crossings;
 use stockade_policy::path::AbsolutePath;
 use stockade_policy::plan::{Action, GuestKernel, Instruction, Plan};
 use stockade_sys::rustix;
@@ -33,6 +34,7 @@ pub(super) fn introduce(link: &mut Link, plan: &Plan) -> io::Result<()> {
         private.extend_from_slice(path.as_bytes());
         private.push(0);
     }
+    let crossings = crossings(plan);
     link.introduce(&Birth {
         entropy,
         seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
@@ -48,15 +50,45 @@ pub(super) fn introduce(link: &mut Link, plan: &Plan) -> io::Result<()> {
         private: &private,
         filter: &filter(plan),
         limits: Limits {
-            processes: plan.limits.processes,
+            // What carries offers is one that the command did not start.
+            processes: plan
+                .limits
+                .processes
+                .map(|most| most.saturating_add(crossings.processes())),
             open_files: plan.limits.open_files.map(|most| most.min(OPEN_FILES_MAX)),
             file_bytes: plan.limits.file_bytes,
             cpu_seconds: plan.limits.cpu_seconds,
         },
+        offers: &offers(&crossings)?,
         disk_bytes: plan.limits.disk_bytes.min(memory(plan) / 2),
         disk_inodes: plan.limits.disk_inodes,
     });
     Ok(())
+}
+
+/// What of the plan's offers goes into the machine, and out of it.
+fn crossings(plan: &Plan) -> Crossings {
+    // A plan with more than there can be was refused.
+    let crossings = plan.network.as_ref().and_then(Crossings::of);
+    crossings.unwrap_or_default()
+}
+
+/// The same as the agent takes it.
+fn offers(crossings: &Crossings) -> io::Result<Vec<u8>> {
+    let ports = crossings.host_ports.iter().map(|&port| Offer::Port(port));
+    let published = crossings.published.iter().map(|one| Offer::Published {
+        card_port: one.card_port,
+        port: one.port,
+    });
+    let sockets = crossings.sockets.iter().map(|one| Offer::Socket {
+        path: one.inside.as_bytes(),
+        port: one.port,
+    });
+    let mut block = Vec::new();
+    for offer in ports.chain(published).chain(sockets) {
+        push_offer(&mut block, &offer).map_err(|_| io::Error::other("an offer is too long"))?;
+    }
+    Ok(block)
 }
 
 /// Memory of the machine, in bytes. What is in private directories is there.

@@ -7,8 +7,9 @@ use crate::document::parse;
 use crate::facts::{Ability, Facts, PathKind};
 use crate::guarantee::Guarantee;
 use crate::merge::merge;
+use crate::network::machine::Crossings;
 use crate::network::rules::Capture;
-use crate::plan::{Action, Form, Hold, Listener, Plan, StoreFormat};
+use crate::plan::{Action, Form, Hold, Listener, Plan, StoreFormat, Wall};
 use crate::policy::Policy;
 use crate::problem::{Layer, LayerKind};
 use crate::validate::{Context, validate};
@@ -304,6 +305,59 @@ fn sockets_are_offered_below_a_private_directory() {
     assert!(listeners(&plan).contains(&Listener::Unix { path: path(inside) }));
     let asked = super::questions(&policy_with(source), &facts.environment);
     assert!(asked.contains(&path(agent)));
+}
+
+/// A machine has a loopback of its own, so each offer has a port where it crosses.
+#[test]
+fn each_offer_crosses_into_a_machine_at_a_port_of_its_own() {
+    let mut facts = facts_with_names();
+    facts
+        .paths
+        .insert(path("/run/x.sock"), fact(PathKind::Socket, "/run/x.sock"));
+    let source = "network.host_ports = [5432, 2]\n\
+         network.publish = ['8080:3000', '0:3000', '8081:2000']\n\
+         [[socket]]\npath = '/run/x.sock'\ninside = '/run/a'\n\
+         [[socket]]\npath = '/run/x.sock'\ninside = '/run/b'\n";
+    let mut policy = policy_with(source);
+    let plain = compiled(&policy, &facts).unwrap();
+    let crossing = |one: &Listener| matches!(one, Listener::SocketPort { .. });
+    assert!(!listeners(&plain).iter().any(crossing));
+    policy.wall = (Wall::Microvm, rule("wall"));
+    policy.weaken = vec![(Guarantee::PR7, rule("weaken"))];
+    let plan = compiled(&policy, &facts).unwrap();
+    let crossings = Crossings::of(plan.network.as_ref().unwrap()).unwrap();
+    let published = crossings.published.iter();
+    let published: Vec<_> = published.map(|one| (one.port, one.card_port)).collect();
+    assert_eq!(published, [(2000, 1), (3000, 2)]);
+    assert_eq!(crossings.host_ports, [2, 5432]);
+    assert_eq!(crossings.processes(), 1);
+    // Port 2 is one of the host's.
+    for (port, inside) in [(1, "/run/a"), (3, "/run/b")] {
+        let path = path(inside);
+        assert!(listeners(&plan).contains(&Listener::SocketPort { port, path }));
+    }
+    let empty = policy_with("network.allow = ['a.example']");
+    let plan = compiled(&empty, &facts).unwrap();
+    let none = Crossings::of(plan.network.as_ref().unwrap()).unwrap();
+    assert_eq!((none.processes(), none), (0, Crossings::default()));
+}
+
+#[test]
+fn what_cannot_be_led_into_a_machine_is_refused() {
+    let facts = facts_with_names();
+    let refused = |source: &str| {
+        let mut policy = policy_with(source);
+        policy.wall = (Wall::Microvm, rule("wall"));
+        policy.weaken = vec![(Guarantee::PR7, rule("weaken"))];
+        let refused = compiled(&policy, &facts).unwrap_err();
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert_eq!(refused[0].guarantee, Guarantee::NT1);
+        refused[0].reason.clone()
+    };
+    let low = refused("network.publish = ['8080:80']");
+    assert!(low.contains("nothing in a machine can listen"), "{low}");
+    let taken = refused("network.host_ports = [5432]\nnetwork.publish = ['5432']");
+    assert!(taken.contains("port of the host inside"), "{taken}");
 }
 
 #[test]
