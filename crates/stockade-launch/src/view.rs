@@ -90,7 +90,7 @@ impl View {
                 config,
                 path,
             } => self.runtime_root(program, config, path),
-            Action::MachineRoot { path } => self.machine_root(path),
+            Action::MachineRoot { devices, path } => self.machine_root(devices, path),
             Action::Bind {
                 source,
                 path,
@@ -314,20 +314,7 @@ impl View {
     }
 
     fn device(&self, name: &str) -> io::Result<String> {
-        let path = format!("/dev/{name}");
-        let host = open_host(path.as_bytes(), OFlags::empty())
-            .map_err(|error| named(error, path.as_bytes()))?;
-        if FileType::from_raw_mode(fstat(&host)?.st_mode) != FileType::CharacterDevice {
-            return Err(named(
-                io::Error::other("not a character device"),
-                path.as_bytes(),
-            ));
-        }
-        let tree = clone_tree(host.as_fd(), "", OpenTreeFlags::AT_EMPTY_PATH)?;
-        let attributes = Attributes::NO_SETUID
-            .and(Attributes::NO_EXECUTE)
-            .and(Attributes::READ_ONLY);
-        mount::set_attributes(tree.as_fd(), attributes, Reach::One)?;
+        let (path, tree) = host_device(name)?;
         self.attach_at(&tree, path.as_bytes(), Make::File)?;
         Ok("the host's device, node read-only".into())
     }
@@ -570,6 +557,25 @@ fn nearest(path: &[u8], places: &[Vec<u8>]) -> Option<usize> {
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let cut = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
     (&path[..cut], &path[(cut + 1).min(path.len())..])
+}
+
+/// A device of the host, with its path, to be mounted.
+fn host_device(name: &str) -> io::Result<(String, OwnedFd)> {
+    let path = format!("/dev/{name}");
+    let host = open_host(path.as_bytes(), OFlags::empty())
+        .map_err(|error| named(error, path.as_bytes()))?;
+    if FileType::from_raw_mode(fstat(&host)?.st_mode) != FileType::CharacterDevice {
+        return Err(named(
+            io::Error::other("not a character device"),
+            path.as_bytes(),
+        ));
+    }
+    let tree = clone_tree(host.as_fd(), "", OpenTreeFlags::AT_EMPTY_PATH)?;
+    let attributes = Attributes::NO_SETUID
+        .and(Attributes::NO_EXECUTE)
+        .and(Attributes::READ_ONLY);
+    mount::set_attributes(tree.as_fd(), attributes, Reach::One)?;
+    Ok((path, tree))
 }
 
 /// Opens a path of the host as it was when the launcher started.

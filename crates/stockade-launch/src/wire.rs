@@ -185,6 +185,7 @@ pub enum Action {
         path: Vec<u8>,
     },
     MachineRoot {
+        devices: Vec<String>,
         path: Vec<u8>,
     },
     Landlock {

@@ -441,7 +441,7 @@ impl Canonical for Action {
             Self::Listen { listeners } => variant!(encoder, 36, listeners),
             Self::GuestBundle { path } => variant!(encoder, 43, path),
             Self::RuntimeRoot { program } => variant!(encoder, 49, program),
-            Self::MachineRoot => variant!(encoder, 50),
+            Self::MachineRoot { devices } => variant!(encoder, 50, devices),
             Self::SeeGuestKernel => variant!(encoder, 44),
             Self::Seatbelt { profile } => variant!(encoder, 48, profile),
             Self::BindWithout { .. }

@@ -275,8 +275,11 @@ pub enum Action {
         program: AbsolutePath,
     },
     /// Put QEMU likewise, with what the host's programs are linked to, where the
-    /// system within is an image's: nothing of its root is in the view.
-    MachineRoot,
+    /// system within is an image's: nothing of its root is in the view. `devices`
+    /// are the host's that it has.
+    MachineRoot {
+        devices: Vec<String>,
+    },
     /// Program of `struct sock_filter` (seccomp(2)).
     Seccomp {
         program: Vec<Instruction>,
@@ -724,7 +727,7 @@ impl Plan {
         let moves = |step: &Step| {
             matches!(
                 step.action,
-                Action::RuntimeRoot { .. } | Action::MachineRoot
+                Action::RuntimeRoot { .. } | Action::MachineRoot { .. }
             )
         };
         let apart = self.steps.iter().any(moves);

@@ -40,7 +40,8 @@ pub(crate) fn launcher_steps(
                     config: guest::config(plan, environment)?,
                     path: CONTAINER_ROOT.as_bytes().to_vec(),
                 },
-                (Action::MachineRoot, _) => wire::Action::MachineRoot {
+                (Action::MachineRoot { devices }, _) => wire::Action::MachineRoot {
+                    devices: devices.clone(),
                     path: CONTAINER_ROOT.as_bytes().to_vec(),
                 },
                 (other, _) => action(other, outside)?,
@@ -107,7 +108,7 @@ fn action(action: &Action, outside: wire::NamespaceIds) -> Option<wire::Action> 
         | Action::SeeGuestKernel
         | Action::GuestBundle { .. }
         | Action::RuntimeRoot { .. }
-        | Action::MachineRoot
+        | Action::MachineRoot { .. }
         // Not of this wall, which shows no evidence for it: the gate stays shut.
         | Action::Seatbelt { .. } => return None,
         Action::TieToSupervisor => wire::Action::TieToSupervisor,

@@ -113,6 +113,25 @@ fn nothing_of_qemus_own_root_is_in_a_machine_on_an_image() {
     nothing_is_left(&world);
 }
 
+/// The processor's device is there for QEMU, which says itself whether it runs the
+/// machine.
+#[test]
+fn the_processor_is_asked_for_a_machine_on_an_image_too() {
+    let Some(world) = on_image("the_processor_is_asked_for_a_machine_on_an_image_too") else {
+        return;
+    };
+    let run = world.run(&["--accelerator", "kvm"], &["cat", "/etc/os-release"]);
+    if run.code == Some(0) {
+        assert_eq!(run.stdout, "NAME=tiny\n");
+    } else {
+        let refused = run.expect_code(125);
+        let mut because = vec!["it said: ", "asks for KVM, and /dev/kvm cannot be opened"];
+        because.retain(|because| refused.stderr.contains(because));
+        assert_eq!(because.len(), 1, "{}", refused.stderr);
+    }
+    nothing_is_left(&world);
+}
+
 #[test]
 fn writes_wait_for_review_on_an_image_in_a_machine() {
     let Some(world) = on_image("writes_wait_for_review_on_an_image_in_a_machine") else {

@@ -13,7 +13,7 @@ use stockade_sys::rustix::fs::{CWD, FileType, Mode, lstat, mkdirat, readlink, st
 use stockade_sys::rustix::mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags, move_mount};
 use stockade_sys::rustix::process::fchdir;
 
-use super::{DISCARDED, Make, View, attach, clone_tree, filesystem};
+use super::{DISCARDED, Make, View, attach, clone_tree, filesystem, host_device};
 
 /// Where the host keeps programs and what they are linked to; links are made
 /// again as they are.
@@ -57,8 +57,14 @@ impl View {
 
     /// Puts the view below a root with nothing but what QEMU is linked to and a
     /// process table, by which its file server changes modes.
-    pub(super) fn machine_root(&mut self, path: &[u8]) -> io::Result<String> {
+    pub(super) fn machine_root(&mut self, devices: &[String], path: &[u8]) -> io::Result<String> {
+        // Those of the host are covered once the view has moved.
+        let devices = devices.iter().map(|name| host_device(name));
+        let devices: Vec<_> = devices.collect::<io::Result<_>>()?;
         self.move_below(path)?;
+        for (place, device) in &devices {
+            self.attach_at(device, place.as_bytes(), Make::File)?;
+        }
         // The rules about it are the plan's, whatever of it the host has.
         self.make(b"/etc", Make::Parent)?;
         self.proc(false, true)?;

@@ -507,6 +507,15 @@ mod tests {
             rule.allowed & writes != 0 && !rule.path.to_string().starts_with("/container")
         };
         assert_eq!(ruleset.rules.iter().find(written), None);
+        // The one device is there with the root, because it is not in the view.
+        if let MachineFacts::Found(found) = &mut facts.machine {
+            found.kvm = Ability::Yes;
+        }
+        let plan = compiled(&policy, &facts).unwrap();
+        assert_eq!(position(&plan, "guest.accelerator"), None);
+        let root = position(&plan, "guest.root").unwrap();
+        let devices = vec!["kvm".to_owned()];
+        assert_eq!(plan.steps[root].action, Action::MachineRoot { devices });
     }
 
     fn no() -> Ability {

@@ -245,8 +245,11 @@ impl StepList<'_> {
             return;
         };
         let machine = &found.machine;
+        let kvm = guest::accelerator(policy, facts) == Accelerator::Kvm;
         if policy.has_root_apart() {
-            self.push("guest.root", Action::MachineRoot, &[FS1, PR1, PR5]);
+            let devices = kvm.then(|| KVM.to_owned()).into_iter().collect();
+            let root = Action::MachineRoot { devices };
+            self.push("guest.root", root, &[FS1, PR1, PR5]);
             if parts.network.is_some() {
                 let (path, content) = view::resolver();
                 self.push("guest.names", file(path, &content, Access::Read), &[NT3]);
@@ -270,7 +273,7 @@ impl StepList<'_> {
             };
             self.push(format!("guest.image {name}"), action, &[PR1]);
         }
-        if guest::accelerator(policy, facts) == Accelerator::Kvm {
+        if kvm && !policy.has_root_apart() {
             let name = KVM.to_owned();
             self.push("guest.accelerator", Action::Device { name }, &[PR1]);
         }
