@@ -134,8 +134,8 @@ pub fn facts(
     let top = facts.image.as_ref().map_or(&[][..], |image| &image.parts);
     let mut questions = compile::questions(policy, home, &facts.environment, directory, top);
     if let Some(image) = &facts.image {
-        let host = compile::HostPlaces::of(policy, home);
-        let of_image = questions.extract_if(.., |path| host.leave_to_image(path));
+        let of_image = compile::left_to_image(policy, home, &facts.environment);
+        let of_image = questions.extract_if(.., |path| of_image(path));
         answer_of_image(image, of_image.collect(), &mut facts.paths)?;
     }
     answer(questions, &mut facts.paths)?;

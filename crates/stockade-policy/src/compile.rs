@@ -29,7 +29,7 @@ use crate::path::AbsolutePath;
 use crate::plan::{Command, Plan, Unenforceable};
 use crate::policy::Policy;
 
-pub use image::HostPlaces;
+pub use image::{HostPlaces, left_to_image};
 pub(crate) use limits::bytes_text;
 pub use questions::{
     CredentialQuestions, credential_questions, granted_roots, hide_roots, questions,

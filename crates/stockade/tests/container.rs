@@ -1,6 +1,7 @@
 //! The container wall: exact limits, on the host's system or on an image.
 
 use std::fs;
+use std::os::unix::net::UnixListener;
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -192,6 +193,27 @@ fn an_image_reaches_what_is_allowed_and_nothing_else() {
         run.stderr
     );
     assert!(!internet.saw_text("other"), "{:?}", internet.log());
+}
+
+/// A socket that is offered is the host's, wherever it lies.
+#[test]
+fn a_socket_of_the_host_is_offered_on_an_image() {
+    let Some(world) = on_image("a_socket_of_the_host_is_offered_on_an_image", &[]) else {
+        return;
+    };
+    let socket = world.outside().join("offered.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let (home, project) = (&world.home, &world.project);
+    assert!(!socket.starts_with(home) && !socket.starts_with(project));
+    let offer = format!(
+        "[[socket]]\npath = \"{}\"\ninside = \"/run/offered.sock\"\n",
+        socket.display()
+    );
+    world.policy(&format!("{ON_IMAGE}\n{offer}"));
+    let script = "stat -c %F /run/offered.sock; test -e \"$1\" || echo gone";
+    let run = world.run(&[], &["sh", "-c", script, "sh", socket.to_str().unwrap()]);
+    assert_eq!(run.stdout, "socket\ngone\n", "{}", run.stderr);
+    drop(listener);
 }
 
 /// Where requests are inspected, the image's own roots get the run's authority.

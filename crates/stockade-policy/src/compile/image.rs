@@ -5,6 +5,8 @@
 //! the run's, with the directories above it; everything else is the image's.
 //! So no part of one is ever looked up in the other.
 
+use std::collections::BTreeMap;
+
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::path::AbsolutePath;
@@ -12,6 +14,7 @@ use crate::plan::{Form, Image, Wall};
 use crate::policy::{GrantTarget, Policy};
 
 use super::findings::Findings;
+use super::network;
 
 /// Directories of the root that every run has of its own.
 const OWN: [&str; 5] = ["/dev", "/proc", "/run", "/sys", "/tmp"];
@@ -58,6 +61,17 @@ impl HostPlaces {
     }
 }
 
+/// Which of the questions about paths are about the image, and not about the host.
+pub fn left_to_image(
+    policy: &Policy,
+    home: &AbsolutePath,
+    environment: &BTreeMap<Vec<u8>, Vec<u8>>,
+) -> impl Fn(&AbsolutePath) -> bool + use<> {
+    let host = HostPlaces::of(policy, home);
+    let sockets = network::offered_sockets(policy, environment);
+    move |path| host.leave_to_image(path) && !sockets.contains(path)
+}
+
 /// What the image shows, under this policy.
 pub(super) fn shown(policy: &Policy, facts: &Facts) -> Vec<AbsolutePath> {
     let Some(image) = &facts.image else {
@@ -98,8 +112,6 @@ pub(super) fn check(policy: &Policy, findings: &mut Findings<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::compile::fixtures::{compiled, fact, facts_of_root, path, policy, rule};
     use crate::facts::{ImageFacts, PathKind};

@@ -2,7 +2,7 @@
 //! sockets that are opened inside, and the files that name the sandbox's
 //! authority.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::facts::{Ability, Facts, PathKind};
 use crate::guarantee::Guarantee;
@@ -112,24 +112,33 @@ pub(super) fn open(
 /// Paths that must be known for a way out.
 pub(super) fn questions(
     policy: &Policy,
-    environment: &std::collections::BTreeMap<Vec<u8>, Vec<u8>>,
+    environment: &BTreeMap<Vec<u8>, Vec<u8>>,
 ) -> Vec<AbsolutePath> {
     if !policy.network.opens_anything() {
         return Vec::new();
     }
+    let files = offered_sockets(policy, environment)
+        .into_iter()
+        .chain(super::view::name_files());
+    files.chain(secret_files(policy)).collect()
+}
+
+/// The unix sockets that a policy offers, as named. They are the host's, whatever
+/// an image has there.
+pub(super) fn offered_sockets(
+    policy: &Policy,
+    environment: &BTreeMap<Vec<u8>, Vec<u8>>,
+) -> Vec<AbsolutePath> {
     let agent = environment
         .get(AGENT_VARIABLE)
         .and_then(|path| AbsolutePath::parse(path).ok());
-    let demanded = policy
-        .network
-        .sockets
-        .iter()
+    let sockets = policy.network.sockets.iter();
+    sockets
         .filter_map(|socket| match &socket.kind {
             SocketKind::SshAgent { .. } => agent.clone(),
             SocketKind::Stream => socket.path.clone(),
-        });
-    let files = demanded.chain(super::view::name_files());
-    files.chain(secret_files(policy)).collect()
+        })
+        .collect()
 }
 
 /// Files from which secrets of the policy's credentials are read, as named.
