@@ -7,12 +7,12 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use machines::{machines_of, nothing_is_left, stockade, with_image};
+use machines::{POLICY, machines_of, nothing_is_left, stockade, with_image};
 use serde_json::Value;
 use stockade_sys::rustix;
 use stockade_testkit::machine::QEMU;
 use stockade_testkit::tools::soon;
-use stockade_testkit::{World, binary, is_root, processes_with};
+use stockade_testkit::{World, binary, image, is_root, processes_with};
 
 /// Kills of one run, at moments that spread over its whole life.
 fn kills() -> u32 {
@@ -106,20 +106,33 @@ fn a_run_in_a_machine_may_be_killed_at_any_moment() {
     let Some(world) = with_image("a_run_in_a_machine_may_be_killed_at_any_moment") else {
         return;
     };
+    // All that a machine can have: what carries offers, and, every other time, an
+    // image.
+    let offers = "[network]\nhost_ports = [7001]\npublish = [\"0:3000\"]\n";
+    world.policy(&format!("{POLICY}{offers}"));
     let mark = format!("killed-in-machine-{}", std::process::id());
     let script = format!("sleep 0.05; : {mark}");
-    let run = ["run", "--", "sh", "-c", &script];
+    let plain = vec!["run", "--", "sh", "-c", &script];
+    let mut runs = vec![plain];
+    if image::can_be_made() {
+        image::import(&world, &[]);
+        runs.push(vec!["run", "--image", "tiny", "--", "sh", "-c", &script]);
+    }
+    // What goes on from a saved state is what is measured.
+    assert!(quiet(&world, &runs[0]).wait().unwrap().success());
     let begun = Instant::now();
-    assert!(quiet(&world, &run).wait().unwrap().success());
-    let life = begun.elapsed();
+    for run in &runs {
+        assert!(quiet(&world, run).wait().unwrap().success());
+    }
+    let life = begun.elapsed() / u32::try_from(runs.len()).unwrap();
     nothing_to_collect(&world);
     let before = Traces::of(&world);
     for number in 0..kills() {
-        let mut run = quiet(&world, &run);
+        let mut run = quiet(&world, &runs[number as usize % runs.len()]);
         std::thread::sleep(life * number / kills());
         // The front process, the supervisor, the launcher: one after the other.
         let victims = of_the_product(run.id());
-        kill(victims[number as usize % victims.len()]);
+        kill(victims[number as usize / runs.len() % victims.len()]);
         run.wait().unwrap();
     }
     assert!(soon(|| processes_with(&mark).is_empty()));
