@@ -20,6 +20,10 @@ impl Namer {
         mode: u32,
     ) -> Result<Reply, Reply> {
         let place = places.locate(at, &self.path(call, places, at)?)?;
+        // Programs make a path by making each of its parts, most of which are there.
+        if place.stat()?.is_some() {
+            return Err(Errno::EXIST.into());
+        }
         self.completes_git(&place)?;
         let made = with_umask(places, || {
             mkdirat(&place.parent, &*place.name, permissions(mode))

@@ -31,7 +31,7 @@ impl Namer {
             return self.link_descriptor(places, number, &new);
         }
         let old = match source {
-            Source::Followed => places.locate_followed(from, &from_path)?,
+            Source::Followed => places.locate_followed(from, &from_path)?.0,
             _ => places.locate(from, &from_path)?,
         };
         // A second name would be a way to change the first.

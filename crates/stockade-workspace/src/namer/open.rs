@@ -42,11 +42,15 @@ impl Namer {
             return Ok(Reply::GoOn);
         }
         for _ in 0..8 {
-            let place = match follows {
+            let (place, there) = match follows {
                 true => places.locate_followed(at, &path)?,
-                false => places.locate(at, &path)?,
+                false => {
+                    let place = places.locate(at, &path)?;
+                    let there = place.stat()?;
+                    (place, there)
+                }
             };
-            let found = match place.stat()? {
+            let found = match there {
                 Some(_) if exclusive => Err(Errno::EXIST),
                 Some(stat) => self.open_existing(call, place, &stat, flags),
                 None if flags.contains(OFlags::CREATE) => self.create(places, place, flags, mode),
@@ -186,9 +190,9 @@ impl Namer {
         at: Named,
         length: i64,
     ) -> Result<Reply, Reply> {
-        let place = places.locate_followed(at, &self.path(call, places, at)?)?;
+        let (place, there) = places.locate_followed(at, &self.path(call, places, at)?)?;
         let length = u64::try_from(length).map_err(|_| Reply::GoOn)?;
-        let stat = place.stat()?.ok_or(Errno::NOENT)?;
+        let stat = there.ok_or(Errno::NOENT)?;
         match self.open_existing(call, place, &stat, OFlags::WRONLY)? {
             Reply::Descriptor(file, _) => done(ftruncate(&file, length)),
             reply => Ok(reply),

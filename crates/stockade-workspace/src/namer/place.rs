@@ -89,13 +89,18 @@ impl Places<'_> {
         }
     }
 
-    /// As [`Self::locate`], with a link in the last place followed.
-    pub(super) fn locate_followed(&self, at: Named, path: &[u8]) -> Result<Place, Reply> {
+    /// As [`Self::locate`], with a link in the last place followed; and what
+    /// stands there.
+    pub(super) fn locate_followed(
+        &self,
+        at: Named,
+        path: &[u8],
+    ) -> Result<(Place, Option<Stat>), Reply> {
         let mut place = self.locate(at, path)?;
         for _ in 0..LINKS_MAX {
             let stat = place.stat()?;
             if !stat.is_some_and(|stat| file_type(&stat) == FileType::Symlink) {
-                return Ok(place);
+                return Ok((place, stat));
             }
             let target = readlinkat(&place.parent, &*place.name, Vec::new())?;
             let target = target.as_bytes();

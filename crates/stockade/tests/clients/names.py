@@ -95,6 +95,7 @@ def directories():
     show("mkdir below missing", lambda: os.mkdir("gone/x"))
     show("mkdir dot", lambda: os.mkdir("."))
     show("mkdir link", lambda: os.mkdir("dangling"))
+    show("mkdir where a file is", lambda: os.mkdir("file"))
     show("rmdir full", lambda: os.rmdir("dir"))
     show("rmdir", lambda: os.rmdir("slash/"))
     show("rmdir file", lambda: os.rmdir("file"))
