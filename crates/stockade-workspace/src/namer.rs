@@ -24,6 +24,7 @@ mod target;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -40,7 +41,7 @@ pub use place::Area;
 use place::Places;
 use record::Record;
 pub use record::{Message, Noted, Tally, What};
-use target::Target;
+use target::{Statuses, Target};
 
 /// What the namer of a run is told.
 pub struct Terms {
@@ -98,6 +99,7 @@ pub fn serve(listener: Listener, first: Notification, terms: Terms) -> io::Resul
             holds: terms.holds,
             proc: Arc::new(terms.proc),
         },
+        statuses: Rc::default(),
         listener: Arc::new(listener),
         waiting: Arc::new(()),
     };
@@ -132,6 +134,7 @@ struct Parts {
 struct Namer {
     terms: Parts,
     record: Record,
+    statuses: Rc<Statuses>,
     listener: Arc<Listener>,
     /// Counts the threads that wait for the other end of a pipe.
     waiting: Arc<()>,
@@ -156,10 +159,12 @@ impl Namer {
 
     fn decide(&mut self, call: &Notification, decoded: Call) -> Result<Reply, Reply> {
         let (proc, areas) = (self.terms.proc.clone(), self.terms.areas.clone());
+        let statuses = self.statuses.clone();
         let places = Places {
             target: Target {
                 proc: &proc,
                 thread: call.thread,
+                statuses: &statuses,
             },
             areas: &areas,
         };

@@ -201,6 +201,15 @@ def others():
         if child != 7:
             print("a written program answered", child)
         os.unlink("program")
+    # One umask for all threads of a process, whichever sets it and makes something.
+    for mask in (0o077, 0o002, 0o022):
+        setter = threading.Thread(target=os.umask, args=(mask,))
+        setter.start()
+        setter.join()
+        maker = threading.Thread(target=write, args=(f"thread{mask:o}",))
+        maker.start()
+        maker.join()
+        write(f"main{mask:o}")
     errors = []
 
     def churn(number):
