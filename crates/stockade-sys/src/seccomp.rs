@@ -148,6 +148,12 @@ impl Listener {
             unsafe { libc::ioctl(self.0.as_raw_fd(), SET_FLAGS as _, SYNC_WAKE_UP) } < 0;
     }
 
+    /// Whether [`Self::receive`] also returns when nobody is left whose calls
+    /// are held. Before Linux 6.11 it then waits for ever.
+    pub fn receiving_ends() -> bool {
+        receiving_ends_in(rustix::system::uname().release().to_bytes())
+    }
+
     /// Waits for the next call. `None` when it is gone before it could be
     /// read, as when its process was killed.
     pub fn receive(&self) -> io::Result<Option<Notification>> {
@@ -243,5 +249,39 @@ impl Listener {
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+fn receiving_ends_in(release: &[u8]) -> bool {
+    let mut numbers = release
+        .split(|byte| !byte.is_ascii_digit())
+        .map(|digits| std::str::from_utf8(digits).ok()?.parse::<u32>().ok());
+    let mut next = || numbers.next().flatten();
+    match (next(), next()) {
+        (Some(major), Some(minor)) => (major, minor) >= (6, 11),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::receiving_ends_in;
+
+    #[test]
+    fn receiving_is_trusted_to_end_only_where_the_kernel_says_so() {
+        for release in ["6.11", "6.11.0-rc1", "6.18.44-fc-v669", "7.0.1", "10.2"] {
+            assert!(receiving_ends_in(release.as_bytes()), "{release}");
+        }
+        for release in [
+            "6.10.99",
+            "5.19.0-50-generic",
+            "4.14.336",
+            "6",
+            "",
+            "6.x",
+            "x6.12",
+        ] {
+            assert!(!receiving_ends_in(release.as_bytes()), "{release}");
+        }
     }
 }

@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::umask;
@@ -104,9 +104,16 @@ pub fn serve(listener: Listener, first: Notification, terms: Terms) -> io::Resul
         waiting: Arc::new(()),
     };
     namer.serve_one(&decoder, first)?;
+    let ends = Listener::receiving_ends();
     loop {
+        // Where receiving waits for the end as well, one call of the kernel is
+        // enough for each that is held.
+        if ends && let Some(call) = namer.listener.receive()? {
+            namer.serve_one(&decoder, call)?;
+            continue;
+        }
         let mut descriptors = [PollFd::new(&*namer.listener, PollFlags::IN)];
-        match poll(&mut descriptors, None) {
+        match poll(&mut descriptors, ends.then_some(&Timespec::default())) {
             Err(Errno::INTR) => continue,
             other => other?,
         };
