@@ -4,6 +4,7 @@
 //! Owner and mode are checked on each opening, as for the state directory
 //! around it.
 
+use std::ffi::{CStr, CString};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -209,67 +210,94 @@ pub fn random_name() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
+/// Directories below each other that are emptied where they are.
+const DEPTH_IN_PLACE: u32 = 16;
+
 /// Removes a file or a directory with all that it holds, whatever it is.
 /// Missing is fine.
 ///
-/// A hostile command can nest directories deeper than any stack or path. Each
-/// directory is moved next to the first one before it is emptied, so neither
-/// grows.
+/// A hostile command can nest directories deeper than any stack or path. What
+/// is deep is moved next to the first directory before it is emptied, so
+/// neither grows.
 pub fn remove_tree(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::ISDIR | Errno::PERM) => {}
         Err(error) => return Err(error.into()),
     }
-    let mut waiting = vec![name.to_owned()];
+    let mut waiting = vec![CString::new(name)?];
     let mut moved = 0_u64;
     let prefix = random_name()?;
     while let Some(name) = waiting.pop() {
-        let directory = open_to_empty(parent, &name)?;
-        for entry in Dir::read_from(&directory)? {
-            let entry = entry?;
-            let inner = entry.file_name();
-            if matches!(inner.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            if entry.file_type() != FileType::Directory {
-                match unlinkat(&directory, inner, AtFlags::empty()) {
-                    Ok(()) | Err(Errno::NOENT) => continue,
-                    Err(Errno::ISDIR) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            if unlinkat(&directory, inner, AtFlags::REMOVEDIR).is_ok() {
-                continue;
-            }
+        empty(parent, &name, DEPTH_IN_PLACE, &mut |directory, inner| {
             // Moving a directory writes its `..`.
-            drop(open_to_empty_at(directory.as_fd(), inner)?);
+            drop(open_to_empty(directory, inner)?);
             moved += 1;
-            let place = format!(".trash-{prefix}-{moved}");
-            renameat(&directory, inner, parent, place.as_str())?;
+            let place = CString::new(format!(".trash-{prefix}-{moved}"))?;
+            renameat(directory, inner, parent, place.as_c_str())?;
             waiting.push(place);
-        }
-        unlinkat(parent, name.as_str(), AtFlags::REMOVEDIR)?;
+            Ok(())
+        })?;
+        unlinkat(parent, name.as_c_str(), AtFlags::REMOVEDIR)?;
     }
     Ok(())
 }
 
-fn open_to_empty(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
-    let name = std::ffi::CString::new(name)?;
-    open_to_empty_at(parent, &name)
+/// Empties a directory. What is `depth` directories deeper and holds something
+/// goes `aside`.
+fn empty(
+    parent: BorrowedFd<'_>,
+    name: &CStr,
+    depth: u32,
+    aside: &mut dyn FnMut(BorrowedFd<'_>, &CStr) -> io::Result<()>,
+) -> io::Result<()> {
+    let directory = open_to_empty(parent, name)?;
+    for entry in Dir::read_from(&directory)? {
+        let entry = entry?;
+        let inner = entry.file_name();
+        if matches!(inner.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        if entry.file_type() != FileType::Directory {
+            match unlinkat(&directory, inner, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => continue,
+                Err(Errno::ISDIR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if unlinkat(&directory, inner, AtFlags::REMOVEDIR).is_ok() {
+            continue;
+        }
+        match depth.checked_sub(1) {
+            Some(depth) => {
+                empty(directory.as_fd(), inner, depth, aside)?;
+                unlinkat(&directory, inner, AtFlags::REMOVEDIR)?;
+            }
+            None => aside(directory.as_fd(), inner)?,
+        }
+    }
+    Ok(())
 }
 
 /// Opens a directory so that what it holds can be removed, whatever rights
 /// its maker gave it.
-fn open_to_empty_at(parent: BorrowedFd<'_>, name: &std::ffi::CStr) -> io::Result<OwnedFd> {
+fn open_to_empty(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     use std::os::fd::AsRawFd;
+    let is_open = |directory: &OwnedFd| -> io::Result<bool> {
+        Ok(fstat(directory)?.st_mode & 0o700 == 0o700)
+    };
+    match openat(parent, name, DIRECTORY, Mode::empty()) {
+        Ok(directory) if is_open(&directory)? => return Ok(directory),
+        Ok(_) | Err(Errno::ACCESS) => {}
+        Err(error) => return Err(error.into()),
+    }
     let place = openat(
         parent,
         name,
         OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    if fstat(&place)?.st_mode & 0o700 != 0o700 {
+    if !is_open(&place)? {
         chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), Mode::RWXU)?;
     }
     Ok(openat(&place, ".", DIRECTORY, Mode::empty())?)
