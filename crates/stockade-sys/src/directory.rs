@@ -38,6 +38,10 @@ pub fn open_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
 
 /// Opens a directory of the caller's own, and makes it when it is missing.
 pub fn make_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    // It is there nearly always, and to make it would lock its parent first.
+    if let Some(directory) = open_private_if_there(parent, name)? {
+        return Ok(directory);
+    }
     match mkdirat(parent, name, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => open_private(parent, name),
         Err(error) => Err(error.into()),

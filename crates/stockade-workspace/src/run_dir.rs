@@ -495,12 +495,15 @@ pub(crate) fn resemble(like: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<
 /// Copies extended attributes, access control lists among them, as far as the
 /// file systems allow it.
 fn copy_attributes(like: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<()> {
-    let mut names = vec![0u8; 64 << 10];
-    let length = match flistxattr(like, &mut names[..]) {
-        Ok(length) => length,
-        Err(Errno::NOTSUP) => return Ok(()),
+    // Most have none, and room for all that there may be is 64 KiB.
+    let mut none = [0u8; 0];
+    match flistxattr(like, &mut none[..]) {
+        Ok(0) | Err(Errno::NOTSUP) => return Ok(()),
+        Ok(_) => {}
         Err(error) => return Err(error.into()),
-    };
+    }
+    let mut names = vec![0u8; 64 << 10];
+    let length = flistxattr(like, &mut names[..])?;
     for name in names[..length].split_inclusive(|&byte| byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else {
             continue;
