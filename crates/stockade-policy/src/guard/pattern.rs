@@ -63,6 +63,13 @@ impl Pattern {
     }
 
     pub(crate) fn matches(&self, path: &[Cow<'_, [u8]>]) -> bool {
+        // All but `**` take exactly one name, so the last takes the last: most
+        // patterns are told apart by that.
+        if let (Some(last), Some(name)) = (self.0.last(), path.last())
+            && !last.takes(name)
+        {
+            return false;
+        }
         self.reached(path).is_some_and(|states| {
             let end = self.0.len();
             // A last `**` may stand for nothing.
@@ -355,6 +362,56 @@ mod tests {
         ] {
             assert!(!above(pattern, path), "{pattern} {path}");
         }
+    }
+
+    /// As the rules say it, without any short cut.
+    fn matches_plainly(pattern: &[Component], path: &[Cow<'_, [u8]>]) -> bool {
+        match (pattern, path) {
+            ([], path) => path.is_empty(),
+            ([Component::Any, rest @ ..], path) => {
+                (0..=path.len()).any(|taken| matches_plainly(rest, &path[taken..]))
+            }
+            ([first, rest @ ..], [name, below @ ..]) => {
+                first.takes(name) && matches_plainly(rest, below)
+            }
+            (_, []) => false,
+        }
+    }
+
+    #[test]
+    fn every_short_pattern_matches_as_the_rules_say() {
+        let lists = |parts: &[&str]| -> Vec<String> {
+            let mut found = vec![String::new()];
+            for _ in 0..4 {
+                let longer = |list: &String| {
+                    let list = list.clone();
+                    parts
+                        .iter()
+                        .map(move |part| format!("{list}/{part}"))
+                        .collect::<Vec<_>>()
+                };
+                let next: Vec<String> = found.iter().flat_map(longer).collect();
+                found.extend(next);
+                found.sort();
+                found.dedup();
+            }
+            found
+        };
+        let paths = lists(&["a", "b", "ab"]);
+        let mut matching = 0;
+        for pattern in lists(&["**", "*", "a", "?b"]) {
+            // Some float and some do not.
+            for pattern in [&*pattern, pattern.trim_start_matches('/')] {
+                let compiled = Pattern::new(pattern);
+                for path in &paths {
+                    let path = components(path.as_bytes());
+                    let expected = matches_plainly(&compiled.0, &path);
+                    assert_eq!(compiled.matches(&path), expected, "{pattern} {path:?}");
+                    matching += usize::from(expected);
+                }
+            }
+        }
+        assert!(matching > 1000, "{matching}");
     }
 
     #[test]
