@@ -238,7 +238,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand restore" -l project -d
 complete -c stockade -n "__fish_stockade_using_subcommand restore" -l in -d 'Reset this fork instead of the project' -r
 complete -c stockade -n "__fish_stockade_using_subcommand restore" -l json -d 'Print JSON'
 complete -c stockade -n "__fish_stockade_using_subcommand restore" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l wall -d 'Attack the command behind this wall: `process`, `container`, `gvisor`' -r
+complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l wall -d 'Attack the command behind this wall: `process`, `container`, `gvisor` or `microvm`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l runtime -d 'With the wall `container`: made by this OCI runtime, `runc` or `crun`' -r
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l accept-runtime -d 'An OCI runtime of exactly this version, whatever is known against its number' -r
 complete -c stockade -n "__fish_stockade_using_subcommand doctor" -l attack -d 'Run hostile programs inside and show which of them were stopped'

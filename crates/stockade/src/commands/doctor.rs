@@ -31,7 +31,7 @@ pub struct Args {
     /// Run hostile programs inside and show which of them were stopped
     #[arg(long)]
     attack: bool,
-    /// Attack the command behind this wall: `process`, `container`, `gvisor`
+    /// Attack the command behind this wall: `process`, `container`, `gvisor` or `microvm`
     #[arg(long, value_name = "WALL", requires = "attack", value_parser = wall)]
     wall: Option<Wall>,
     /// With the wall `container`: made by this OCI runtime, `runc` or `crun`
