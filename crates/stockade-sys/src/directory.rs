@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, chmod, flock, fstat, fsync, mkdirat,
@@ -255,29 +255,29 @@ fn empty(
     depth: u32,
     aside: &mut dyn FnMut(BorrowedFd<'_>, &CStr) -> io::Result<()>,
 ) -> io::Result<()> {
-    let directory = open_to_empty(parent, name)?;
-    for entry in Dir::read_from(&directory)? {
-        let entry = entry?;
+    let mut entries = Dir::new(open_to_empty(parent, name)?)?;
+    while let Some(entry) = entries.read() {
+        let (entry, directory) = (entry?, entries.fd()?);
         let inner = entry.file_name();
         if matches!(inner.to_bytes(), b"." | b"..") {
             continue;
         }
         if entry.file_type() != FileType::Directory {
-            match unlinkat(&directory, inner, AtFlags::empty()) {
+            match unlinkat(directory, inner, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => continue,
                 Err(Errno::ISDIR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        if unlinkat(&directory, inner, AtFlags::REMOVEDIR).is_ok() {
+        if unlinkat(directory, inner, AtFlags::REMOVEDIR).is_ok() {
             continue;
         }
         match depth.checked_sub(1) {
             Some(depth) => {
-                empty(directory.as_fd(), inner, depth, aside)?;
-                unlinkat(&directory, inner, AtFlags::REMOVEDIR)?;
+                empty(directory, inner, depth, aside)?;
+                unlinkat(directory, inner, AtFlags::REMOVEDIR)?;
             }
-            None => aside(directory.as_fd(), inner)?,
+            None => aside(directory, inner)?,
         }
     }
     Ok(())
@@ -310,6 +310,7 @@ fn open_to_empty(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;
 
     fn scratch() -> (tempfile::TempDir, OwnedFd) {
