@@ -49,6 +49,14 @@ pub enum KeepError {
     System { path: String, source: io::Error },
 }
 
+/// What the policy of a learning run names. Requests in the open are seen in
+/// each run, and say nothing of those that are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    Hosts,
+    Requests,
+}
+
 /// A destination from its text form `HOST:PORT`.
 pub fn destination(text: &str) -> Option<Destination> {
     let (host, port) = text.rsplit_once(':')?;
@@ -65,12 +73,14 @@ pub fn kept_rule(destination: &Destination, now: SystemTime, expires: SystemTime
     text
 }
 
-/// The smallest policy that permits what was learned: exact hosts, and where
-/// requests were seen, exact methods and paths.
-pub fn learned_policy(learned: &[Learned]) -> String {
+/// The smallest policy that permits what was learned: exact hosts, and by
+/// [`Detail::Requests`] exact methods and paths where requests were seen.
+pub fn learned_policy(learned: &[Learned], detail: Detail) -> String {
     merged(learned.iter().flat_map(|learned| {
         match (&learned.grant, destination(&learned.destination)) {
-            (_, Some(destination)) if !learned.requests.is_empty() => {
+            (_, Some(destination))
+                if detail == Detail::Requests && !learned.requests.is_empty() =>
+            {
                 Some(rules_for_requests(&destination, &requests_of(learned)))
             }
             (Some(grant), _) => Some(grant.clone()),
@@ -272,14 +282,17 @@ mod tests {
 
     #[test]
     fn what_was_learned_becomes_one_list_of_exact_hosts() {
-        let policy = learned_policy(&[
-            learned("b.test:443", None),
-            learned("a.test:22", None),
-            learned("b.test:443", None),
-            learned("192.0.2.1:443", None),
-            learned("c.test:80", Some("[network]\nallow = [\"c.test:80\"]\n")),
-            learned("not a destination", None),
-        ]);
+        let policy = learned_policy(
+            &[
+                learned("b.test:443", None),
+                learned("a.test:22", None),
+                learned("b.test:443", None),
+                learned("192.0.2.1:443", None),
+                learned("c.test:80", Some("[network]\nallow = [\"c.test:80\"]\n")),
+                learned("not a destination", None),
+            ],
+            Detail::Hosts,
+        );
         assert_eq!(
             policy,
             "[network]\nallow = [\n    \"a.test:22\",\n    \"b.test:443\",\n    \"c.test:80\",\n]\n\n\

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde_json::json;
-use stockade_engine::policy_text::learned_policy;
+use stockade_engine::policy_text::{Detail, learned_policy};
 use stockade_engine::run::{Finished, Planned, Prepared, Request, Unknown};
 
 use super::options::PolicyOptions;
@@ -77,9 +77,13 @@ pub fn run(arguments: &Args, prepared: Prepared) -> anyhow::Result<ExitCode> {
         .map(|path: &Path| create(path).with_context(|| format!("cannot write {}", path.display())))
         .transpose()?;
     let (planned, finished) = attempt(&request, prepared, Voice::Normal)?;
+    let detail = match arguments.requests {
+        true => Detail::Requests,
+        false => Detail::Hosts,
+    };
     let text = match arguments.json {
-        true => format!("{}\n", json_of(&planned, &finished)),
-        false => text_of(&finished),
+        true => format!("{}\n", json_of(&planned, &finished, detail)),
+        false => text_of(&finished, detail),
     };
     match file {
         Some(mut file) => file.write_all(text.as_bytes())?,
@@ -88,11 +92,11 @@ pub fn run(arguments: &Args, prepared: Prepared) -> anyhow::Result<ExitCode> {
     Ok(code(finished.outcome.exit_code()))
 }
 
-fn text_of(finished: &Finished) -> String {
+fn text_of(finished: &Finished, detail: Detail) -> String {
     let learned = finished
         .network
         .as_ref()
-        .map(|network| learned_policy(&network.learned))
+        .map(|network| learned_policy(&network.learned, detail))
         .unwrap_or_default();
     if learned.is_empty() {
         show::line("stockade: nothing was reached that the policy does not allow already");
@@ -100,7 +104,7 @@ fn text_of(finished: &Finished) -> String {
     learned
 }
 
-fn json_of(planned: &Planned, finished: &Finished) -> serde_json::Value {
+fn json_of(planned: &Planned, finished: &Finished, detail: Detail) -> serde_json::Value {
     let network = finished.network.as_ref();
     json!({
         "version": 1,
@@ -109,6 +113,6 @@ fn json_of(planned: &Planned, finished: &Finished) -> serde_json::Value {
         "exit_code": finished.outcome.exit_code(),
         "learned": network.map(|network| &network.learned),
         "denials": network.map(|network| &network.denials),
-        "policy": text_of(finished),
+        "policy": text_of(finished, detail),
     })
 }
