@@ -246,12 +246,17 @@ pub fn resolve(name: &str, kind: u16) -> io::Result<Resolved> {
             .ok()
     });
     let server = server.ok_or(io::ErrorKind::NotFound)?;
+    ask(server, name, kind, PATIENCE)
+}
+
+/// Asks a name server, with a number for the type.
+pub fn ask(server: IpAddr, name: &str, kind: u16, patience: Duration) -> io::Result<Resolved> {
     let own = match server {
         IpAddr::V4(_) => "0.0.0.0:0",
         IpAddr::V6(_) => "[::]:0",
     };
     let socket = UdpSocket::bind(own)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(patience))?;
     socket.connect((server, 53))?;
     let mut question = b"\x13\x37\x01\0\0\x01\0\0\0\0\0\0".to_vec();
     for label in name.split('.') {
