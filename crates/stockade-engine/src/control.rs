@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use stockade_sys::rustix;
 
 use crate::events::RunId;
-use crate::state::{StateDirectory, StateError, system};
+use crate::state::{LockKind, StateDirectory, StateError, system};
 
 /// Longest message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 128 * 1024;
@@ -32,6 +32,11 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 const PREFIX: &str = "run-";
 const SUFFIX: &str = ".sock";
+/// After the name of a socket that does not listen yet.
+const FRESH: &str = ".new";
+/// The lock of who gives a socket its name: without it, a fresh socket is of a run
+/// that was killed meanwhile.
+const NAMING: &str = "sockets.lock";
 
 /// What a person decides about a held request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,7 +149,8 @@ impl ControlServer {
             .map_err(failed.clone()("make a socket for"))?;
         // Bound under another name first: a client that finds the socket
         // before it listens would take it for one that a dead run left.
-        let fresh = format!("{name}.new");
+        let _lock = state.lock(NAMING, LockKind::Exclusive)?;
+        let fresh = format!("{name}{FRESH}");
         let address = address(state, &fresh).map_err(failed.clone()("name"))?;
         bind(&listener, &address).map_err(failed.clone()("bind"))?;
         listen(&listener, 16).map_err(failed.clone()("listen on"))?;
@@ -221,6 +227,11 @@ impl Drop for ControlServer {
 /// The runs of this user that can be spoken to, oldest name first. Sockets
 /// that dead runs left are removed when they are met by [`ask`].
 pub fn runs(state: &StateDirectory) -> Result<Vec<RunId>, StateError> {
+    named(state, "")
+}
+
+/// The runs whose socket has a name that ends with `ending` besides.
+fn named(state: &StateDirectory, ending: &str) -> Result<Vec<RunId>, StateError> {
     let failed = |errno: Errno| system("list", state.path(), errno);
     // A descriptor of its own: reading a directory moves its offset.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -232,7 +243,10 @@ pub fn runs(state: &StateDirectory) -> Result<Vec<RunId>, StateError> {
             .file_name()
             .to_str()
             .ok()
-            .and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX))
+            .and_then(|name| {
+                let name = name.strip_prefix(PREFIX)?.strip_suffix(ending)?;
+                name.strip_suffix(SUFFIX)
+            })
             .and_then(RunId::parse);
         runs.extend(id);
     }
@@ -248,14 +262,23 @@ pub fn dead(state: &StateDirectory) -> Result<Vec<RunId>, StateError> {
         let answer = address.and_then(|address| connect(&socket?, &address));
         answer == Err(Errno::CONNREFUSED)
     };
-    let mut runs = runs(state)?;
-    runs.retain(is_dead);
-    Ok(runs)
+    let mut dead = runs(state)?;
+    dead.retain(is_dead);
+    if !named(state, FRESH)?.is_empty() {
+        // Those whose supervisor lives have their names as soon as this is locked.
+        let _lock = state.lock(NAMING, LockKind::Exclusive)?;
+        dead.extend(named(state, FRESH)?);
+    }
+    Ok(dead)
 }
 
 /// Removes what is left of a run that [`dead`] found.
 pub fn bury(state: &StateDirectory, run: &RunId) {
-    let _gone = rustix::fs::unlinkat(state, socket_name(run), AtFlags::empty()).is_err();
+    let name = socket_name(run);
+    for name in [format!("{name}{FRESH}"), name] {
+        // What is gone already needs no removing.
+        let _gone = rustix::fs::unlinkat(state, name, AtFlags::empty()).is_err();
+    }
 }
 
 /// Asks one run and waits for its answer.
@@ -405,6 +428,35 @@ mod tests {
         let over = ask(&state, &run, &ControlRequest::List);
         assert!(matches!(over, Err(ControlError::Over(_))), "{over:?}");
         assert!(runs(&state).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_was_killed_before_it_had_a_name_is_found() {
+        let (_directory, state) = state();
+        let [early, late] = [RunId::from_random(1), RunId::from_random(2)];
+        let fresh = |run| format!("{}{FRESH}", socket_name(run));
+        let half = seqpacket(SocketFlags::CLOEXEC).unwrap();
+        bind(&half, &address(&state, &fresh(&early)).unwrap()).unwrap();
+        assert!(runs(&state).unwrap().is_empty());
+        // Whoever holds the lock is about to give its socket the name.
+        let naming = state.lock(NAMING, LockKind::Exclusive).unwrap();
+        bind(
+            seqpacket(SocketFlags::CLOEXEC).unwrap(),
+            &address(&state, &fresh(&late)).unwrap(),
+        )
+        .unwrap();
+        let finding = std::thread::spawn({
+            let state = state.clone();
+            move || dead(&state).unwrap()
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        rustix::fs::renameat(&state, fresh(&late), &state, "named").unwrap();
+        drop(naming);
+        let found = finding.join().unwrap();
+        assert_eq!(found.as_slice(), std::slice::from_ref(&early));
+        bury(&state, &early);
+        assert!(dead(&state).unwrap().is_empty());
+        assert!(rustix::fs::statat(&state, fresh(&early), AtFlags::empty()).is_err());
     }
 
     #[test]
