@@ -3,12 +3,13 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 use stockade_sys::rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with,
 };
-use stockade_testkit::{Finished, World};
+use stockade_testkit::{Finished, World, has_program, skip};
 
 fn stockade(world: &World, arguments: &[&str]) -> Finished {
     Finished::of(world.stockade().args(arguments).output().unwrap())
@@ -112,5 +113,85 @@ fn a_user_without_anything_has_nothing_left_behind() {
     let own = said.lines().filter(|line| !line.contains("control-group"));
     for line in own {
         assert_eq!(line, "Nothing is left behind.");
+    }
+}
+
+/// Everything in the state directory but the log.
+fn kept(world: &World) -> Vec<String> {
+    let list = Command::new("find")
+        .arg(world.home.join(".local/state/stockade"))
+        .output()
+        .unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    let mut kept: Vec<String> = list.lines().map(str::to_owned).collect();
+    kept.retain(|path| !path.contains("/events."));
+    kept.sort();
+    kept
+}
+
+/// Calls that leave a name behind, and until which one of each process it is killed.
+const CALLS: [(&str, u32); 4] = [
+    ("bind", 8),
+    ("rename,renameat,renameat2", 6),
+    ("mkdir,mkdirat", 20),
+    ("link,linkat,symlink,symlinkat", 6),
+];
+
+/// A run of which each process is killed at its call of this number.
+fn killed_at(world: &World, run: &[&str], (calls, number): (&str, u32)) -> Finished {
+    let product = world.stockade();
+    // It ends when every process of the run has ended.
+    let mut traced = Command::new("strace");
+    traced
+        .args(["-f", "-qq", "-o", "/dev/null", "-e"])
+        .arg(format!("trace={calls}"))
+        .arg("-e")
+        .arg(format!("inject={calls}:signal=KILL:when={number}"))
+        .arg(product.get_program())
+        .args(run)
+        .current_dir(&world.project)
+        .env_clear();
+    for (name, value) in product.get_envs() {
+        traced.env(name, value.unwrap_or_default());
+    }
+    let finished = Finished::of(traced.output().unwrap());
+    // What a killed run did in review mode waits for a person.
+    while stockade(world, &["discard"]).code == Some(0) {}
+    stockade(world, &["gc"]).ok();
+    finished
+}
+
+/// Not at random moments: right at each call that leaves something behind, whichever
+/// process of the run makes it.
+#[test]
+fn a_kill_at_any_call_that_makes_a_name_leaves_nothing() {
+    if !has_program("strace") {
+        let test = "a_kill_at_any_call_that_makes_a_name_leaves_nothing";
+        return skip(test, "strace", "there is no strace on PATH");
+    }
+    let offers = "[network]\nallow = [\"example.com:443\"]\npublish = [\"0:3000\"]\n";
+    let review = ["run", "--workspace", "review", "--", "true"];
+    for (policy, run) in [(offers, &["run", "--", "true"][..]), ("", &review)] {
+        let world = World::new();
+        world.write("project/file", "one\n");
+        world.policy(policy);
+        stockade(&world, run).ok();
+        // What is kept for good is there after a failure at the latest.
+        killed_at(&world, run, ("execve", 2));
+        killed_at(&world, run, ("bind", 1));
+        let before = kept(&world);
+        let mut killed = 0;
+        for (calls, last) in CALLS {
+            for number in 1..=last {
+                let finished = killed_at(&world, run, (calls, number));
+                killed += u32::from(finished.code != Some(0));
+                assert_eq!(listed(&world, &["--dry-run"]), [], "{calls} {number}");
+                let mut more = kept(&world);
+                more.retain(|path| !before.contains(path));
+                assert_eq!(more, [""; 0], "{calls} {number}: {finished:?}");
+            }
+        }
+        assert!(killed > 4, "{killed}");
+        stockade(&world, run).ok();
     }
 }
