@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{self, Seek};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, fstat, mkdirat, openat, unlinkat,
@@ -30,6 +30,8 @@ const VERSION: u32 = 1;
 const META: &str = "image.json";
 const ROOT: &str = "root";
 const NAME_BYTES_MAX: usize = 128;
+/// How long the lock of a user that has ended may still be held.
+const LETTING_GO_MAX: Duration = Duration::from_millis(200);
 
 /// The images of the caller.
 #[derive(Debug)]
@@ -187,9 +189,7 @@ impl Store {
             name: name.to_owned(),
         };
         let _alone = match last {
-            true => {
-                Some(lock_tree(&tree, FlockOperation::NonBlockingLockExclusive)?.ok_or_else(used)?)
-            }
+            true => Some(lock_unused(&tree)?.ok_or_else(used)?),
             false => None,
         };
         for name in &names {
@@ -414,6 +414,21 @@ fn lock_tree(tree: &OwnedFd, operation: FlockOperation) -> Result<Option<OwnedFd
         Ok(()) => Ok(Some(file)),
         Err(Errno::WOULDBLOCK) => Ok(None),
         Err(error) => Err(failed(error.into())),
+    }
+}
+
+/// The lock of who uses an image alone; `None` when somebody uses it.
+///
+/// A supervisor lets go of its lock when it ends, unless somebody was just looking at
+/// its descriptors (`/proc/PID/fdinfo` holds what it shows): then that one's end counts.
+fn lock_unused(tree: &OwnedFd) -> Result<Option<OwnedFd>, ImageError> {
+    let begun = Instant::now();
+    loop {
+        let lock = lock_tree(tree, FlockOperation::NonBlockingLockExclusive)?;
+        if lock.is_some() || begun.elapsed() > LETTING_GO_MAX {
+            return Ok(lock);
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
