@@ -169,12 +169,23 @@ fn a_kill_at_any_call_that_makes_a_name_leaves_nothing() {
         let test = "a_kill_at_any_call_that_makes_a_name_leaves_nothing";
         return skip(test, "strace", "there is no strace on PATH");
     }
-    let offers = "[network]\nallow = [\"example.com:443\"]\npublish = [\"0:3000\"]\n";
+    let named = "[network]\nallow = [\"example.com:443\"]\n";
+    let offers = format!("{named}publish = [\"0:3000\"]\n");
+    let behind = |wall| format!("wall = \"{wall}\"\nweaken = [\"PR7\"]\n{named}");
+    let plain = ["run", "--", "true"];
     let review = ["run", "--workspace", "review", "--", "true"];
-    for (policy, run) in [(offers, &["run", "--", "true"][..]), ("", &review)] {
+    let mut runs = vec![
+        (offers, &plain[..]),
+        (String::new(), &review),
+        (behind("container"), &plain),
+    ];
+    if has_program("runsc") {
+        runs.push((behind("gvisor"), &review));
+    }
+    for (policy, run) in runs {
         let world = World::new();
         world.write("project/file", "one\n");
-        world.policy(policy);
+        world.policy(&policy);
         stockade(&world, run).ok();
         // What is kept for good is there after a failure at the latest.
         killed_at(&world, run, ("execve", 2));
