@@ -77,6 +77,16 @@ impl World {
         )
     }
 
+    /// The paths of everything in the state directory, sorted.
+    pub fn kept(&self) -> Vec<String> {
+        let state = self.home.join(".local/state/stockade");
+        let listed = Command::new("find").arg(state).output().unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        let mut kept: Vec<String> = listed.lines().map(str::to_owned).collect();
+        kept.sort();
+        kept
+    }
+
     /// The `stockade` command with a clean environment, standing in the
     /// project.
     pub fn stockade(&self) -> Command {

@@ -116,19 +116,6 @@ fn a_user_without_anything_has_nothing_left_behind() {
     }
 }
 
-/// Everything in the state directory but the log.
-fn kept(world: &World) -> Vec<String> {
-    let list = Command::new("find")
-        .arg(world.home.join(".local/state/stockade"))
-        .output()
-        .unwrap();
-    let list = String::from_utf8(list.stdout).unwrap();
-    let mut kept: Vec<String> = list.lines().map(str::to_owned).collect();
-    kept.retain(|path| !path.contains("/events."));
-    kept.sort();
-    kept
-}
-
 /// Calls that leave a name behind, and until which one of each process it is killed.
 const CALLS: [(&str, u32); 4] = [
     ("bind", 8),
@@ -137,7 +124,8 @@ const CALLS: [(&str, u32); 4] = [
     ("link,linkat,symlink,symlinkat", 6),
 ];
 
-/// A run of which each process is killed at its call of this number.
+/// A run of which each process is killed at its call of this number, and then what
+/// clears up after it.
 fn killed_at(world: &World, run: &[&str], (calls, number): (&str, u32)) -> Finished {
     let product = world.stockade();
     // It ends when every process of the run has ended.
@@ -190,14 +178,14 @@ fn a_kill_at_any_call_that_makes_a_name_leaves_nothing() {
         // What is kept for good is there after a failure at the latest.
         killed_at(&world, run, ("execve", 2));
         killed_at(&world, run, ("bind", 1));
-        let before = kept(&world);
+        let before = world.kept();
         let mut killed = 0;
         for (calls, last) in CALLS {
             for number in 1..=last {
                 let finished = killed_at(&world, run, (calls, number));
                 killed += u32::from(finished.code != Some(0));
                 assert_eq!(listed(&world, &["--dry-run"]), [], "{calls} {number}");
-                let mut more = kept(&world);
+                let mut more = world.kept();
                 more.retain(|path| !before.contains(path));
                 assert_eq!(more, [""; 0], "{calls} {number}: {finished:?}");
             }

@@ -4,7 +4,7 @@
 mod machines;
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use machines::{POLICY, machines_of, nothing_is_left, stockade, with_image};
@@ -29,7 +29,7 @@ const MACHINES: u32 = 20;
 struct Traces {
     mounts: usize,
     machines: usize,
-    /// Everything in the state directory but the log.
+    /// Everything in the state directory.
     files: Vec<String>,
 }
 
@@ -37,19 +37,10 @@ impl Traces {
     fn of(world: &World) -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let home = world.home.to_str().unwrap();
-        let state = world.home.join(".local/state/stockade");
-        let listed = Command::new("find").arg(&state).output().unwrap();
-        let listed = String::from_utf8(listed.stdout).unwrap();
-        let mut files: Vec<String> = listed
-            .lines()
-            .filter(|line| !line.contains("/log"))
-            .map(str::to_owned)
-            .collect();
-        files.sort();
         Self {
             mounts: mounts.lines().filter(|line| line.contains(home)).count(),
             machines: machines_of(world).len(),
-            files,
+            files: world.kept(),
         }
     }
 }
