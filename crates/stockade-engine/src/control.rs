@@ -287,40 +287,73 @@ pub fn ask(
     run: &RunId,
     request: &ControlRequest,
 ) -> Result<ControlResponse, ControlError> {
-    let silent = |reason: String| ControlError::Silent {
-        run: run.clone(),
-        reason,
-    };
-    let name = socket_name(run);
-    let socket = seqpacket(SocketFlags::CLOEXEC).map_err(|error| silent(error.to_string()))?;
-    let address = address(state, &name).map_err(|error| silent(error.to_string()))?;
-    match connect(&socket, &address) {
-        Ok(()) => {}
-        Err(Errno::NOENT) => return Err(ControlError::Over(run.clone())),
-        Err(Errno::CONNREFUSED) => {
-            // Its supervisor was killed and could not tidy up.
-            bury(state, run);
-            return Err(ControlError::Over(run.clone()));
-        }
-        Err(error) => return Err(silent(error.to_string())),
+    let mut answer = ask_once(state, run, request);
+    if matches!(answer, Err(Unanswered::Left)) {
+        // Its listener closed while the request waited: what a second attempt
+        // meets tells a run that is over from one that turned the client away.
+        answer = ask_once(state, run, request);
     }
-    let bytes = serde_json::to_vec(request).map_err(|error| silent(error.to_string()))?;
-    send(&socket, &bytes, SendFlags::NOSIGNAL).map_err(|error| silent(error.to_string()))?;
+    answer.map_err(|unanswered| match unanswered {
+        Unanswered::Over => ControlError::Over(run.clone()),
+        Unanswered::Left => silent(run, "it closed the connection"),
+        Unanswered::Silent(reason) => silent(run, reason),
+    })
+}
+
+fn silent(run: &RunId, reason: impl Into<String>) -> ControlError {
+    ControlError::Silent {
+        run: run.clone(),
+        reason: reason.into(),
+    }
+}
+
+/// Why one request had no answer.
+enum Unanswered {
+    /// Nobody listens.
+    Over,
+    /// The other end closed the connection, whether or not it had read.
+    Left,
+    Silent(String),
+}
+
+impl From<Errno> for Unanswered {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::NOENT | Errno::CONNREFUSED => Self::Over,
+            Errno::CONNRESET | Errno::PIPE => Self::Left,
+            other => Self::Silent(other.to_string()),
+        }
+    }
+}
+
+fn ask_once(
+    state: &StateDirectory,
+    run: &RunId,
+    request: &ControlRequest,
+) -> Result<ControlResponse, Unanswered> {
+    let bytes =
+        serde_json::to_vec(request).map_err(|error| Unanswered::Silent(error.to_string()))?;
+    let socket = seqpacket(SocketFlags::CLOEXEC)?;
+    let connected = connect(&socket, &address(state, &socket_name(run))?);
+    if connected == Err(Errno::CONNREFUSED) {
+        // Its supervisor was killed and could not tidy up.
+        bury(state, run);
+    }
+    connected?;
+    send(&socket, &bytes, SendFlags::NOSIGNAL)?;
     let patience = Timespec {
         tv_sec: PATIENCE.as_secs() as i64,
         tv_nsec: 0,
     };
-    match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&patience)) {
-        Ok(0) => return Err(silent(format!("no answer within {} s", PATIENCE.as_secs()))),
-        Ok(_) => {}
-        Err(error) => return Err(silent(error.to_string())),
+    if poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&patience))? == 0 {
+        let reason = format!("no answer within {} s", PATIENCE.as_secs());
+        return Err(Unanswered::Silent(reason));
     }
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-    match recv(&socket, &mut buffer[..], RecvFlags::empty()) {
-        Ok((0, _)) => Err(silent("it closed the connection".to_owned())),
-        Ok((length, _)) => serde_json::from_slice(&buffer[..length])
-            .map_err(|error| silent(format!("it is of another version: {error}"))),
-        Err(error) => Err(silent(error.to_string())),
+    match recv(&socket, &mut buffer[..], RecvFlags::empty())? {
+        (0, _) => Err(Unanswered::Left),
+        (length, _) => serde_json::from_slice(&buffer[..length])
+            .map_err(|error| Unanswered::Silent(format!("it is of another version: {error}"))),
     }
 }
 
@@ -391,6 +424,11 @@ mod tests {
         }
     }
 
+    /// As SIGKILL does: the descriptors are closed, the name stays.
+    fn kill(mut server: ControlServer) {
+        server.name.clear();
+    }
+
     #[test]
     fn a_run_answers_and_leaves_no_socket() {
         let (_directory, state) = state();
@@ -418,14 +456,27 @@ mod tests {
     fn what_a_killed_run_left_is_removed_when_it_is_met() {
         let (_directory, state) = state();
         let run = RunId::from_random(9);
-        let server = ControlServer::open(&state, &run).unwrap();
-        // As after SIGKILL: the descriptor is closed, the name is still there.
-        let stale = socket_name(&run);
-        rustix::fs::linkat(&state, &stale, &state, "kept", AtFlags::empty()).unwrap();
-        drop(server);
-        rustix::fs::renameat(&state, "kept", &state, &stale).unwrap();
+        kill(ControlServer::open(&state, &run).unwrap());
         assert_eq!(runs(&state).unwrap().len(), 1);
         let over = ask(&state, &run, &ControlRequest::List);
+        assert!(matches!(over, Err(ControlError::Over(_))), "{over:?}");
+        assert!(runs(&state).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_run_that_is_killed_while_a_request_waits_is_over() {
+        let (_directory, state) = state();
+        let run = RunId::from_random(10);
+        let server = ControlServer::open(&state, &run).unwrap();
+        let asking = std::thread::spawn({
+            let (state, run) = (state.clone(), run.clone());
+            move || ask(&state, &run, &ControlRequest::List)
+        });
+        // The request is in the queue of a listener that never takes it.
+        let waiting = PollFd::new(&server.listener, PollFlags::IN);
+        poll(&mut [waiting], None).unwrap();
+        kill(server);
+        let over = asking.join().unwrap();
         assert!(matches!(over, Err(ControlError::Over(_))), "{over:?}");
         assert!(runs(&state).unwrap().is_empty());
     }
