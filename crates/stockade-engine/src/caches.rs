@@ -9,17 +9,17 @@
 mod trim;
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, mkdirat, openat2};
 use rustix::io::Errno;
 use stockade_policy::caches::Caches;
 use stockade_policy::path::AbsolutePath;
+use stockade_sys::directory::{self, Hold, LETTING_GO_MAX, Lock};
 use stockade_sys::rustix;
 use stockade_workspace::store::name_of;
 
@@ -99,13 +99,13 @@ pub fn of_workspace(place: &AbsolutePath, workspace: &AbsolutePath) -> Option<Ab
 #[derive(Debug)]
 pub struct Held {
     domain: Domain,
-    _lock: File,
+    _lock: Lock,
 }
 
 /// Makes what is missing and holds it.
 pub fn hold(caches: &Caches, workspace: &AbsolutePath) -> Result<Held, CacheError> {
     let domain = Domain::made(caches, workspace)?;
-    let lock = domain.lock(FlockOperation::NonBlockingLockShared)?;
+    let lock = domain.lock(Hold::Shared)?;
     let lock = lock.ok_or_else(|| CacheError::InUse(domain.path.clone()))?;
     domain.make_directories(caches)?;
     Ok(Held {
@@ -225,25 +225,16 @@ impl Domain {
 
     /// The lock; `None` when it is held so that this one cannot be had. A
     /// shared one is waited for: it is only ever held alone for moments.
-    fn lock(&self, operation: FlockOperation) -> Result<Option<File>, CacheError> {
+    fn lock(&self, hold: Hold) -> Result<Option<Lock>, CacheError> {
         let file = self
             .directory
             .open_file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
-        let patience = match operation {
-            FlockOperation::NonBlockingLockShared => LOCK_WAIT_MAX,
-            _ => Duration::ZERO,
+        let patience = match hold {
+            Hold::Shared => LOCK_WAIT_MAX,
+            Hold::Alone => LETTING_GO_MAX,
         };
-        let started = std::time::Instant::now();
-        loop {
-            match flock(&file, operation) {
-                Ok(()) => return Ok(Some(file)),
-                Err(Errno::WOULDBLOCK) if started.elapsed() >= patience => return Ok(None),
-                Err(Errno::WOULDBLOCK | Errno::INTR) => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                Err(error) => return Err(system("lock", &self.path, error)),
-            }
-        }
+        directory::lock_within(file.into(), hold, patience)
+            .map_err(|error| system("lock", &self.path, error))
     }
 
     /// The directories that programs are led to: a link to nothing would stop

@@ -12,14 +12,12 @@ use std::fs::File;
 use std::io::{self, Seek};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, fstat, mkdirat, openat, unlinkat,
-};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use stockade_sys::directory;
+use stockade_sys::directory::{self, Hold, LETTING_GO_MAX};
 
 use crate::blobs::Blobs;
 use crate::spec::RuntimeConfig;
@@ -30,8 +28,6 @@ const VERSION: u32 = 1;
 const META: &str = "image.json";
 const ROOT: &str = "root";
 const NAME_BYTES_MAX: usize = 128;
-/// How long the lock of a user that has ended may still be held.
-const LETTING_GO_MAX: Duration = Duration::from_millis(200);
 
 /// The images of the caller.
 #[derive(Debug)]
@@ -75,7 +71,7 @@ pub struct InUse {
     pub image: Image,
     /// Path of the root file system, its links resolved.
     pub root: PathBuf,
-    _lock: OwnedFd,
+    _lock: directory::Lock,
 }
 
 impl Store {
@@ -189,7 +185,7 @@ impl Store {
             name: name.to_owned(),
         };
         let _alone = match last {
-            true => Some(lock_unused(&tree)?.ok_or_else(used)?),
+            true => Some(lock_tree(&tree, Hold::Alone, LETTING_GO_MAX)?.ok_or_else(used)?),
             false => None,
         };
         for name in &names {
@@ -218,7 +214,7 @@ impl Store {
         let image = self.image(&id)?.ok_or_else(unknown)?;
         let failed = system("open the image");
         let tree = directory::open_private(self.trees.as_fd(), id.hex()).map_err(&failed)?;
-        let lock = lock_tree(&tree, FlockOperation::NonBlockingLockShared)?.ok_or_else(unknown)?;
+        let lock = lock_tree(&tree, Hold::Shared, Duration::ZERO)?.ok_or_else(unknown)?;
         let root = directory::open_directory(tree.as_fd(), ROOT.as_bytes()).map_err(&failed)?;
         let root = directory::path_of(root.as_fd()).map_err(&failed)?;
         use std::os::unix::ffi::OsStringExt;
@@ -407,29 +403,12 @@ impl Drop for Partial<'_> {
     }
 }
 
-fn lock_tree(tree: &OwnedFd, operation: FlockOperation) -> Result<Option<OwnedFd>, ImageError> {
-    let failed = system("lock the image");
-    let file = directory::open_directory(tree.as_fd(), b".").map_err(&failed)?;
-    match rustix::fs::flock(&file, operation) {
-        Ok(()) => Ok(Some(file)),
-        Err(Errno::WOULDBLOCK) => Ok(None),
-        Err(error) => Err(failed(error.into())),
-    }
-}
-
-/// The lock of who uses an image alone; `None` when somebody uses it.
-///
-/// A supervisor lets go of its lock when it ends, unless somebody was just looking at
-/// its descriptors (`/proc/PID/fdinfo` holds what it shows): then that one's end counts.
-fn lock_unused(tree: &OwnedFd) -> Result<Option<OwnedFd>, ImageError> {
-    let begun = Instant::now();
-    loop {
-        let lock = lock_tree(tree, FlockOperation::NonBlockingLockExclusive)?;
-        if lock.is_some() || begun.elapsed() > LETTING_GO_MAX {
-            return Ok(lock);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+fn lock_tree(
+    tree: &OwnedFd,
+    hold: Hold,
+    patience: Duration,
+) -> Result<Option<directory::Lock>, ImageError> {
+    directory::lock_directory_within(tree.as_fd(), hold, patience).map_err(system("lock the image"))
 }
 
 fn check_name(name: &str) -> Result<(), ImageError> {

@@ -6,7 +6,9 @@
 
 use std::ffi::{CStr, CString};
 use std::io::{self, Read, Write};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, chmod, flock, fstat, fsync, mkdirat,
@@ -153,58 +155,94 @@ pub fn all_names(directory: BorrowedFd<'_>) -> io::Result<Vec<String>> {
 /// An advisory lock (flock(2)), held while this lives.
 #[derive(Debug)]
 pub struct Lock {
-    _file: OwnedFd,
+    file: OwnedFd,
 }
 
-/// Waits for the lock on a file of the caller's own.
-pub fn lock(parent: BorrowedFd<'_>, name: &str) -> io::Result<Lock> {
-    let lock = locked(parent, name, FlockOperation::LockExclusive)?;
-    lock.ok_or_else(|| Errno::WOULDBLOCK.into())
+impl AsFd for Lock {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
-/// As [`lock`], together with others.
-pub fn lock_shared(parent: BorrowedFd<'_>, name: &str) -> io::Result<Lock> {
-    let lock = locked(parent, name, FlockOperation::LockShared)?;
-    lock.ok_or_else(|| Errno::WOULDBLOCK.into())
+/// Who else may have a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    Alone,
+    Shared,
 }
 
-/// The lock, when nobody else has it.
-pub fn try_lock(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Lock>> {
-    locked(parent, name, FlockOperation::NonBlockingLockExclusive)
-}
+/// How long a holder that ended can still hold: until a process that it was just
+/// forking executes, or until whoever looked at its descriptors
+/// (`/proc/PID/fdinfo`) or only tried the lock is done.
+pub const LETTING_GO_MAX: Duration = Duration::from_millis(200);
 
-fn locked(
-    parent: BorrowedFd<'_>,
-    name: &str,
-    operation: FlockOperation,
-) -> io::Result<Option<Lock>> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?;
+/// The lock on an open file; `None` when it cannot be had within `patience`.
+pub fn lock_within(file: OwnedFd, hold: Hold, patience: Duration) -> io::Result<Option<Lock>> {
+    let operation = match hold {
+        Hold::Alone => FlockOperation::NonBlockingLockExclusive,
+        Hold::Shared => FlockOperation::NonBlockingLockShared,
+    };
+    let begun = Instant::now();
     loop {
         match flock(&file, operation) {
-            Ok(()) => return Ok(Some(Lock { _file: file })),
+            Ok(()) => return Ok(Some(Lock { file })),
             Err(Errno::INTR) => {}
-            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(Errno::WOULDBLOCK) if begun.elapsed() >= patience => return Ok(None),
+            Err(Errno::WOULDBLOCK) => thread::sleep(Duration::from_millis(1)),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
+/// Waits for the lock on a file of the caller's own.
+pub fn lock(parent: BorrowedFd<'_>, name: &str) -> io::Result<Lock> {
+    wait(lock_file(parent, name)?, FlockOperation::LockExclusive)
+}
+
+/// As [`lock`], together with others.
+pub fn lock_shared(parent: BorrowedFd<'_>, name: &str) -> io::Result<Lock> {
+    wait(lock_file(parent, name)?, FlockOperation::LockShared)
+}
+
+/// The lock, when nobody else has it.
+pub fn try_lock(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Lock>> {
+    lock_within(lock_file(parent, name)?, Hold::Alone, Duration::ZERO)
+}
+
+fn lock_file(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?)
+}
+
+fn wait(file: OwnedFd, operation: FlockOperation) -> io::Result<Lock> {
+    loop {
+        match flock(&file, operation) {
+            Ok(()) => return Ok(Lock { file }),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// As [`lock_within`], on a directory itself.
+pub fn lock_directory_within(
+    directory: BorrowedFd<'_>,
+    hold: Hold,
+    patience: Duration,
+) -> io::Result<Option<Lock>> {
+    let file = openat(directory, ".", DIRECTORY, Mode::empty())?;
+    lock_within(file, hold, patience)
+}
+
 /// The lock on a directory itself, when nobody has it.
 pub fn try_lock_directory(directory: BorrowedFd<'_>) -> io::Result<Option<Lock>> {
-    let file = openat(directory, ".", DIRECTORY, Mode::empty())?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(Lock { _file: file })),
-        Err(Errno::WOULDBLOCK) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    lock_directory_within(directory, Hold::Alone, Duration::ZERO)
 }
 
 /// The same, once nobody has it any more.
 pub fn lock_directory(directory: BorrowedFd<'_>) -> io::Result<Lock> {
     let file = openat(directory, ".", DIRECTORY, Mode::empty())?;
-    flock(&file, FlockOperation::LockExclusive)?;
-    Ok(Lock { _file: file })
+    wait(file, FlockOperation::LockExclusive)
 }
 
 /// Sixteen letters and digits that nobody can guess.

@@ -11,13 +11,13 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FlockOperation, flock, renameat};
+use rustix::fs::renameat;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use stockade_sys::directory::{self, Lock};
+use stockade_sys::directory::{self, Hold, LETTING_GO_MAX, Lock};
 
 use crate::source::{self, Source};
 use crate::{VmError, initramfs, system};
@@ -65,7 +65,7 @@ pub struct InUse {
     pub kernel: PathBuf,
     pub initramfs: PathBuf,
     /// Its directory, locked.
-    lock: OwnedFd,
+    lock: Lock,
 }
 
 impl InUse {
@@ -149,7 +149,7 @@ impl Store {
         let (place, image) = self
             .image(name)?
             .ok_or_else(|| VmError::Unknown { name: named() })?;
-        let lock = lock_image(&place, FlockOperation::NonBlockingLockShared)?;
+        let lock = lock_image(&place, Hold::Shared, Duration::ZERO)?;
         let lock = lock.ok_or_else(|| VmError::Unknown { name: named() })?;
         if image.version != VERSION || image.agent != digest(agent) {
             return Err(VmError::OtherVersion { name: named() });
@@ -212,7 +212,7 @@ impl Store {
         let in_use = || VmError::InUse {
             name: name.to_owned(),
         };
-        let alone = lock_image(&place, FlockOperation::NonBlockingLockExclusive)?;
+        let alone = lock_image(&place, Hold::Alone, LETTING_GO_MAX)?;
         let _alone = alone.ok_or_else(in_use)?;
         let trash = format!(".trash-{}", directory::random_name().map_err(&failed)?);
         let moved = renameat(&self.images, name, &self.partial, trash.as_str());
@@ -294,14 +294,9 @@ impl Drop for Partial<'_> {
     }
 }
 
-fn lock_image(place: &OwnedFd, operation: FlockOperation) -> Result<Option<OwnedFd>, VmError> {
-    let failed = system("lock the machine image");
-    let file = directory::open_directory(place.as_fd(), b".").map_err(&failed)?;
-    match flock(&file, operation) {
-        Ok(()) => Ok(Some(file)),
-        Err(Errno::WOULDBLOCK) => Ok(None),
-        Err(error) => Err(failed(error.into())),
-    }
+fn lock_image(place: &OwnedFd, hold: Hold, patience: Duration) -> Result<Option<Lock>, VmError> {
+    directory::lock_directory_within(place.as_fd(), hold, patience)
+        .map_err(system("lock the machine image"))
 }
 
 fn check_name(name: &str) -> Result<(), VmError> {

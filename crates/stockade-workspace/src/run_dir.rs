@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
     AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fgetxattr,
@@ -15,7 +15,7 @@ use stockade_policy::path::{AbsolutePath, printable};
 
 use crate::apply::{Own, Stamp};
 use crate::measure::{Usage, measure};
-use crate::store::directory::{self, Lock};
+use crate::store::directory::{self, Hold, LETTING_GO_MAX, Lock};
 use crate::store::{Store, StoreError, read_record, record_text, system, write_record};
 
 /// Version of the records.
@@ -27,8 +27,6 @@ const WORK: &str = "work";
 const STAMP: &str = "stamp";
 /// Attributes of overlayfs itself, which are never copied.
 const OVERLAY_ATTRIBUTES: &[u8] = b"user.overlay.";
-/// How long the lock of a run is held by who only looks whether it is in use.
-const LOOK_MAX: Duration = Duration::from_millis(100);
 
 /// What happens with the layer when the run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -203,20 +201,17 @@ impl Run {
 
     /// Keeps other processes from using the run while this value lives.
     pub fn take(&mut self) -> Result<(), StoreError> {
-        let started = Instant::now();
-        while self.lock.is_none() {
-            let lock = directory::try_lock_directory(self.directory.as_fd());
+        if self.lock.is_none() {
+            let own = self.directory.as_fd();
+            let lock = directory::lock_directory_within(own, Hold::Alone, LETTING_GO_MAX);
             self.lock = lock.map_err(system("lock the run"))?;
-            if self.lock.is_none() && started.elapsed() > LOOK_MAX {
-                return Err(StoreError::Busy {
-                    name: self.meta.id.clone(),
-                });
-            }
-            if self.lock.is_none() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
         }
-        Ok(())
+        match self.lock {
+            Some(_) => Ok(()),
+            None => Err(StoreError::Busy {
+                name: self.meta.id.clone(),
+            }),
+        }
     }
 
     /// Whether a process uses it: its command runs, or it is being applied.
