@@ -256,7 +256,7 @@ pub fn random_name() -> io::Result<String> {
 const DEPTH_IN_PLACE: u32 = 16;
 
 /// Removes a file or a directory with all that it holds, whatever it is.
-/// Missing is fine.
+/// Missing is fine, and so is another process that removes the same.
 ///
 /// A hostile command can nest directories deeper than any stack or path. What
 /// is deep is moved next to the first directory before it is emptied, so
@@ -273,16 +273,28 @@ pub fn remove_tree(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     while let Some(name) = waiting.pop() {
         empty(parent, &name, DEPTH_IN_PLACE, &mut |directory, inner| {
             // Moving a directory writes its `..`.
-            drop(open_to_empty(directory, inner)?);
+            if open_to_empty(directory, inner)?.is_none() {
+                return Ok(());
+            }
             moved += 1;
             let place = CString::new(format!(".trash-{prefix}-{moved}"))?;
-            renameat(directory, inner, parent, place.as_c_str())?;
-            waiting.push(place);
+            match renameat(directory, inner, parent, place.as_c_str()) {
+                Ok(()) => waiting.push(place),
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
             Ok(())
         })?;
-        unlinkat(parent, name.as_c_str(), AtFlags::REMOVEDIR)?;
+        remove_empty(parent, &name)?;
     }
     Ok(())
+}
+
+fn remove_empty(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Empties a directory. What is `depth` directories deeper and holds something
@@ -293,7 +305,10 @@ fn empty(
     depth: u32,
     aside: &mut dyn FnMut(BorrowedFd<'_>, &CStr) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut entries = Dir::new(open_to_empty(parent, name)?)?;
+    let Some(opened) = open_to_empty(parent, name)? else {
+        return Ok(());
+    };
+    let mut entries = Dir::new(opened)?;
     while let Some(entry) = entries.read() {
         let (entry, directory) = (entry?, entries.fd()?);
         let inner = entry.file_name();
@@ -313,7 +328,7 @@ fn empty(
         match depth.checked_sub(1) {
             Some(depth) => {
                 empty(directory, inner, depth, aside)?;
-                unlinkat(directory, inner, AtFlags::REMOVEDIR)?;
+                remove_empty(directory, inner)?;
             }
             None => aside(directory, inner)?,
         }
@@ -322,27 +337,31 @@ fn empty(
 }
 
 /// Opens a directory so that what it holds can be removed, whatever rights
-/// its maker gave it.
-fn open_to_empty(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+/// its maker gave it; `None` when it is gone.
+fn open_to_empty(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<OwnedFd>> {
     use std::os::fd::AsRawFd;
     let is_open = |directory: &OwnedFd| -> io::Result<bool> {
         Ok(fstat(directory)?.st_mode & 0o700 == 0o700)
     };
     match openat(parent, name, DIRECTORY, Mode::empty()) {
-        Ok(directory) if is_open(&directory)? => return Ok(directory),
+        Ok(directory) if is_open(&directory)? => return Ok(Some(directory)),
         Ok(_) | Err(Errno::ACCESS) => {}
+        Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
     }
-    let place = openat(
-        parent,
-        name,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
+    let path = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let place = match openat(parent, name, path, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        opened => opened?,
+    };
     if !is_open(&place)? {
         chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), Mode::RWXU)?;
     }
-    Ok(openat(&place, ".", DIRECTORY, Mode::empty())?)
+    match openat(&place, ".", DIRECTORY, Mode::empty()) {
+        // Removed after it was opened.
+        Err(Errno::NOENT) => Ok(None),
+        opened => Ok(Some(opened?)),
+    }
 }
 
 #[cfg(test)]
@@ -372,6 +391,29 @@ mod tests {
         remove_tree(directory.as_fd(), "top").unwrap();
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
         remove_tree(directory.as_fd(), "top").unwrap();
+    }
+
+    /// As a run that ends and what clears up beside it do.
+    #[test]
+    fn two_remove_one_tree() {
+        let (place, directory) = scratch();
+        for round in 0..40 {
+            let top = place.path().join("top");
+            let deep = top.join("deeper/".repeat(20 + round));
+            for one in 0..20 {
+                std::fs::create_dir_all(top.join(format!("{one}/inner"))).unwrap();
+                std::fs::write(top.join(format!("{one}/inner/file")), b"x").unwrap();
+            }
+            std::fs::create_dir_all(&deep).unwrap();
+            std::fs::write(deep.join("file"), b"x").unwrap();
+            let remove = || remove_tree(directory.as_fd(), "top").unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(remove);
+                scope.spawn(remove);
+                remove();
+            });
+            assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+        }
     }
 
     fn raw(descriptor: &OwnedFd) -> i32 {
