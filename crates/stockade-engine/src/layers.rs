@@ -11,6 +11,7 @@ use stockade_policy::plan::{Rule, WorkspaceMode};
 use stockade_sys::rustix;
 use stockade_walls::process::UpperLayer;
 use stockade_workspace::apply::Stamp;
+use stockade_workspace::gc;
 use stockade_workspace::measure::Usage;
 use stockade_workspace::run_dir::{Fate, NewRun, Run};
 use stockade_workspace::store::{Lock, Store, StoreError};
@@ -238,6 +239,8 @@ pub(crate) struct OwnLayer {
     place: UpperLayer,
     fate: Fate,
     is_new: bool,
+    /// Whether there was something of a killed run when this one began.
+    is_littered: bool,
 }
 
 impl OwnLayer {
@@ -280,6 +283,7 @@ impl OwnLayer {
                 name: printable(name.as_bytes()),
             }),
         };
+        let is_littered = gc::is_due(&store)?;
         let (run, is_new) = match &planned.base {
             Base::Tree => (store.new_run(new(&[], None))?, true),
             Base::Snapshot {
@@ -311,6 +315,7 @@ impl OwnLayer {
             place: UpperLayer { upper, work },
             fate,
             is_new,
+            is_littered,
         }))
     }
 
@@ -329,6 +334,10 @@ impl OwnLayer {
             run: run.meta().id.clone(),
             usage,
         })
+    }
+
+    pub(crate) fn is_littered(&self) -> bool {
+        self.is_littered
     }
 
     /// Settles the layer after everything of the sandbox is gone.
@@ -360,8 +369,8 @@ impl Drop for OwnLayer {
     }
 }
 
-/// Starts a process that brings the layers of a workspace to the disk and makes
-/// deep chains of them short: `program`, or that of this process, as `stockade
+/// Starts a process that brings the layers of a workspace to the disk, makes deep
+/// chains of them short and clears away what killed processes left: `program`, or that of this process, as `stockade
 /// tend`. What fails is left to the next time.
 pub fn tend(program: Option<&Path>, workspace: &AbsolutePath) {
     let workspace = workspace.as_path().as_os_str();

@@ -545,8 +545,9 @@ fn begin(
     if let (Some(held), Some(caches)) = (caches, &planned.plan.caches) {
         held.release(caches.bytes_max, request.egress_program.as_deref());
     }
+    let is_littered = layer.as_ref().is_some_and(OwnLayer::is_littered);
     finished.layer = layer.map(|layer| layer.finish(finished.outcome.exit_code()));
-    if let Some(LayerOutcome::Waiting { .. }) = finished.layer {
+    if is_littered || matches!(finished.layer, Some(LayerOutcome::Waiting { .. })) {
         layers::tend(request.egress_program.as_deref(), &planned.plan.workspace);
     }
     match host {

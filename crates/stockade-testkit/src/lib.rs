@@ -77,6 +77,13 @@ impl World {
         )
     }
 
+    /// Waits until nothing is put in order in the background.
+    #[track_caller]
+    pub fn settle(&self) {
+        let own = format!("tend --project {}", self.project.display());
+        assert!(tools::soon(|| processes_with(&own).is_empty()), "{own}");
+    }
+
     /// The paths of everything in the state directory, sorted.
     pub fn kept(&self) -> Vec<String> {
         let state = self.home.join(".local/state/stockade");

@@ -1,5 +1,5 @@
-//! Clears away what nothing refers to: half-made and half-removed runs, and
-//! layers of no run and no snapshot.
+//! Clears away what nothing refers to: half-made and half-removed runs, what
+//! killed runs in discard mode wrote, and layers of no run and no snapshot.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::renameat;
 use stockade_policy::path::AbsolutePath;
 
+use crate::run_dir::{self, Fate, Run};
 use crate::store::{Store, StoreError, directory, system};
 
 /// What was cleared away.
@@ -19,8 +20,39 @@ pub struct Collected {
 /// Clears away what nothing refers to. Waiting runs and snapshots stay,
 /// however old they are.
 pub fn collect(store: &Store) -> Result<Collected, StoreError> {
+    let aside = {
+        let _lock = store.lock()?;
+        let abandoned = abandoned(store)?.into_iter();
+        abandoned
+            .map(Run::set_aside)
+            .collect::<Result<Vec<_>, _>>()?
+    };
+    // They can be large; meanwhile others may begin.
+    for (runs, name) in &aside {
+        directory::remove_tree(runs.as_fd(), name).map_err(system("clear the store"))?;
+    }
     let _lock = store.lock()?;
-    collect_locked(store)
+    let mut collected = collect_locked(store)?;
+    collected.runs += aside.len();
+    Ok(collected)
+}
+
+/// Whether a killed run left something. The caller holds the lock of the store.
+pub fn is_due(store: &Store) -> Result<bool, StoreError> {
+    let runs = store.part("runs")?;
+    for name in directory::all_names(runs.as_fd()).map_err(system("list the runs"))? {
+        let whole = match name.starts_with('.') {
+            true => None,
+            false => run_dir::open(store, runs.as_fd(), &name)?,
+        };
+        let Some(mut run) = whole else {
+            return Ok(true);
+        };
+        if take_abandoned(&mut run)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What [`collect`] would clear away, as paths.
@@ -33,6 +65,9 @@ pub fn litter(store: &Store) -> Result<Vec<AbsolutePath>, StoreError> {
     for run in store.runs()? {
         add(&format!("runs/{}", run.meta().id), trash(run.directory())?);
     }
+    let abandoned = abandoned(store)?;
+    let id = |run: &Run| run.meta().id.clone();
+    add("runs", abandoned.iter().map(id).collect());
     add("runs", halves(store)?);
     add("runs", trash(store.part("runs")?.as_fd())?);
     add("layers", unreferenced(store)?);
@@ -42,8 +77,9 @@ pub fn litter(store: &Store) -> Result<Vec<AbsolutePath>, StoreError> {
     Ok(names.into_iter().filter_map(path).collect())
 }
 
-/// As [`collect`], for who holds the lock of the store. Runs are made under
-/// that lock, so one without a record is one whose maker died.
+/// As [`collect`], for who holds the lock of the store, but for what killed runs
+/// wrote. Runs are made under that lock, so one without a record is one whose
+/// maker died.
 pub(crate) fn collect_locked(store: &Store) -> Result<Collected, StoreError> {
     let mut collected = Collected::default();
     for run in store.runs()? {
@@ -67,6 +103,21 @@ pub(crate) fn collect_locked(store: &Store) -> Result<Collected, StoreError> {
     clear_trash(layers.as_fd())?;
     crate::flatten::clear_litter(store)?;
     Ok(collected)
+}
+
+/// Runs in discard mode whose supervisor was killed, locked.
+fn abandoned(store: &Store) -> Result<Vec<Run>, StoreError> {
+    let mut abandoned = Vec::new();
+    for mut run in store.runs()? {
+        if take_abandoned(&mut run)? {
+            abandoned.push(run);
+        }
+    }
+    Ok(abandoned)
+}
+
+fn take_abandoned(run: &mut Run) -> Result<bool, StoreError> {
+    Ok(run.meta().fate == Fate::Discard && run.try_take()?)
 }
 
 /// Runs that were never made whole.

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
     AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fgetxattr,
@@ -201,17 +201,26 @@ impl Run {
 
     /// Keeps other processes from using the run while this value lives.
     pub fn take(&mut self) -> Result<(), StoreError> {
-        if self.lock.is_none() {
-            let own = self.directory.as_fd();
-            let lock = directory::lock_directory_within(own, Hold::Alone, LETTING_GO_MAX);
-            self.lock = lock.map_err(system("lock the run"))?;
-        }
-        match self.lock {
-            Some(_) => Ok(()),
-            None => Err(StoreError::Busy {
+        match self.take_within(LETTING_GO_MAX)? {
+            true => Ok(()),
+            false => Err(StoreError::Busy {
                 name: self.meta.id.clone(),
             }),
         }
+    }
+
+    /// The same; `false` when a process uses it.
+    pub(crate) fn try_take(&mut self) -> Result<bool, StoreError> {
+        self.take_within(Duration::ZERO)
+    }
+
+    fn take_within(&mut self, patience: Duration) -> Result<bool, StoreError> {
+        if self.lock.is_none() {
+            let own = self.directory.as_fd();
+            let lock = directory::lock_directory_within(own, Hold::Alone, patience);
+            self.lock = lock.map_err(system("lock the run"))?;
+        }
+        Ok(self.lock.is_some())
     }
 
     /// Whether a process uses it: its command runs, or it is being applied.
@@ -418,10 +427,16 @@ impl Run {
     }
 
     /// Removes the run and everything in it.
-    pub fn remove(mut self) -> Result<(), StoreError> {
+    pub fn remove(self) -> Result<(), StoreError> {
+        let (runs, trash) = self.set_aside()?;
+        directory::remove_tree(runs.as_fd(), &trash).map_err(system("remove the run"))
+    }
+
+    /// The first step of that: no half of it is ever taken for a run. Returns what
+    /// is left to remove, by its parent and its name.
+    pub(crate) fn set_aside(mut self) -> Result<(OwnedFd, String), StoreError> {
         self.take()?;
         let failed = system("remove the run");
-        // By one step, so that no half of it is ever taken for a run.
         let trash = format!(".trash-{}", directory::random_name().map_err(&failed)?);
         renameat(
             &self.runs,
@@ -430,7 +445,7 @@ impl Run {
             trash.as_str(),
         )
         .map_err(|error| failed(error.into()))?;
-        directory::remove_tree(self.runs.as_fd(), &trash).map_err(&failed)
+        Ok((self.runs, trash))
     }
 
     fn write(&self) -> Result<(), StoreError> {

@@ -6,7 +6,7 @@ use crate::apply::{self, ApplyError, OnConflict, Outcome, Ownership, Request};
 use crate::change::{Change, Changes};
 use crate::diff::{DiffError, diff};
 use crate::journal::Journal;
-use crate::run_dir::Run;
+use crate::run_dir::{Fate, Run};
 use crate::stack::Stack;
 use crate::store::{Lock, Store, StoreError, directory, system};
 
@@ -113,6 +113,10 @@ pub fn apply_run(
 ) -> Result<Applied, SettleError> {
     run.take()?;
     let _lock = store.lock()?;
+    if run.meta().fate == Fate::Discard {
+        // It was killed; what a person takes a part of waits for that person.
+        run.update(|meta| meta.fate = Fate::Review)?;
+    }
     // What is moved into the tree must not be lost later.
     run.reach_disk()?;
     let mut journal =

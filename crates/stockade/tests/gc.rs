@@ -1,14 +1,16 @@
 //! `stockade gc`: what killed processes leave is found, and nothing else goes.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use stockade_sys::rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with,
 };
+use stockade_testkit::tools::soon;
 use stockade_testkit::{Finished, World, has_program, skip};
 
 fn stockade(world: &World, arguments: &[&str]) -> Finished {
@@ -106,6 +108,51 @@ fn what_killed_processes_leave_is_found_and_cleared_away() {
     );
 }
 
+/// A run in discard mode that writes `one` and `two`, killed while its command goes on.
+fn killed_in_discard_mode(world: &World) {
+    let mut product = world.stockade();
+    product.args(["run", "--workspace", "discard", "--", "sh", "-c"]);
+    product.arg("echo x > one; echo x > two; echo written; exec sleep 1000");
+    let mut run = product.stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = [0; 8];
+    run.stdout.take().unwrap().read_exact(&mut said).unwrap();
+    run.kill().unwrap();
+    run.wait().unwrap();
+    // The last of a killed sandbox go a moment after their front.
+    assert!(soon(|| !listed(world, &["--dry-run"]).is_empty()));
+}
+
+#[test]
+fn what_a_killed_run_in_discard_mode_wrote_goes() {
+    let world = World::new();
+    let review = ["--workspace", "review"];
+    world.run(&review, &["sh", "-c", "echo x > waits"]).ok();
+    let count = |part: &str| fs::read_dir(store(&world).join(part)).unwrap().count();
+    world.settle();
+    assert_eq!(count("runs"), 1);
+    killed_in_discard_mode(&world);
+    assert_eq!(count("runs"), 2);
+    let left = listed(&world, &["--dry-run"]);
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(listed(&world, &[]), left);
+    assert_eq!(count("runs"), 1);
+    // And so does the next run, beside which it is cleared away.
+    killed_in_discard_mode(&world);
+    private(&store(&world).join("runs/half"));
+    world.run(&["--workspace", "discard"], &["true"]).ok();
+    assert!(soon(|| count("runs") == 1));
+    stockade(&world, &["apply"]).expect_code(0);
+    assert!(world.project.join("waits").exists());
+    // What a person took a part of is that person's.
+    killed_in_discard_mode(&world);
+    let run = fs::read_dir(store(&world).join("runs")).unwrap().next();
+    let run = run.unwrap().unwrap().file_name().into_string().unwrap();
+    stockade(&world, &["apply", &run, "one"]).expect_code(1);
+    stockade(&world, &["gc"]).ok();
+    stockade(&world, &["apply"]).expect_code(0);
+    assert!(world.project.join("one").exists() && world.project.join("two").exists());
+}
+
 #[test]
 fn a_user_without_anything_has_nothing_left_behind() {
     let world = World::new();
@@ -162,9 +209,11 @@ fn a_kill_at_any_call_that_makes_a_name_leaves_nothing() {
     let behind = |wall| format!("wall = \"{wall}\"\nweaken = [\"PR7\"]\n{named}");
     let plain = ["run", "--", "true"];
     let review = ["run", "--workspace", "review", "--", "true"];
+    let discard = ["run", "--workspace", "discard", "--", "true"];
     let mut runs = vec![
         (offers, &plain[..]),
         (String::new(), &review),
+        (String::new(), &discard),
         (behind("container"), &plain),
     ];
     if has_program("runsc") {

@@ -199,7 +199,7 @@ fn names(directory: PathBuf) -> Vec<String> {
 /// Discards every run, deletes every snapshot, and finds nothing left: no
 /// layer, no temporary name, no mount.
 fn nothing_is_left(world: &World) {
-    settled(world);
+    world.settle();
     let json = |arguments: &[&str]| -> serde_json::Value {
         serde_json::from_str(&stockade(world, arguments).ok()).unwrap()
     };
@@ -240,16 +240,6 @@ fn nothing_is_left(world: &World) {
     );
 }
 
-/// Waits until nothing is put in order in the background.
-fn settled(world: &World) {
-    let started = Instant::now();
-    let own = format!("tend --project {}", world.project.display());
-    while !stockade_testkit::processes_with(&own).is_empty() {
-        assert!(started.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn a_killed_run_leaves_the_tree_and_waits_or_is_gone() {
     let world = prepared();
@@ -279,16 +269,21 @@ fn a_killed_run_leaves_the_tree_and_waits_or_is_gone() {
         assert_eq!(state(&world), before, "{mode}");
     }
     // What waits can be looked at.
-    let list = stockade(&world, &["diff", "--list", "--json"]).ok();
-    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
-    for run in list["runs"].as_array().unwrap() {
-        let id = run["id"].as_str().unwrap();
-        let started = Instant::now();
-        // The last of a killed sandbox go a moment after their front.
-        while stockade(&world, &["discard", id]).code != Some(0) {
-            assert!(started.elapsed() < Duration::from_secs(10), "{id}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+    let waiting = || {
+        let list = stockade(&world, &["diff", "--list", "--json"]).ok();
+        let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+        list["runs"].as_array().unwrap().clone()
+    };
+    let started = Instant::now();
+    // The last of a killed sandbox go a moment after their front, and what was to
+    // be discarded goes beside the next run.
+    loop {
+        let waiting = waiting();
+        let Some(id) = waiting.first().map(|run| run["id"].as_str().unwrap()) else {
+            break;
+        };
+        let _busy_or_gone = stockade(&world, &["discard", id]);
+        assert!(started.elapsed() < Duration::from_secs(60), "{id}");
     }
     assert_eq!(run("review").output().unwrap().status.code(), Some(0));
     killer.report("runs");
@@ -326,7 +321,7 @@ fn a_killed_apply_goes_on() {
         assert!(again.code == Some(0) || is_over, "{}", again.stderr);
         assert_eq!(state(&world), shown);
     }
-    settled(&world);
+    world.settle();
     killer.unwrap().report("applies");
     nothing_is_left(&world);
 }
@@ -429,14 +424,14 @@ fn a_killed_flattening_leaves_each_chain_whole() {
     let deep = |world: &World| {
         // One that was killed may still be about to end, and one that waited
         // for it goes on in its place.
-        settled(world);
+        world.settle();
         copy(&kept, &place);
         // In the foreground of this test; the one in the background finds the
         // chain being flattened, or flattened.
         stockade(world, &["snapshot", "deep", "--of", &id]).expect_code(0);
     };
     deep(&world);
-    settled(&world);
+    world.settle();
     let wanted = own(&world);
     let mut killer = Killer::new(FLATTENINGS, Duration::from_millis(60));
     while !killer.is_done() {
@@ -448,7 +443,7 @@ fn a_killed_flattening_leaves_each_chain_whole() {
         while killer.kill(command(&world, &flatten)) && !killer.is_done() {}
         assert_eq!(own(&world), wanted);
         stockade(&world, &flatten).expect_code(0);
-        settled(&world);
+        world.settle();
         assert_eq!(own(&world), wanted);
         let list = stockade(&world, &["snapshot", "--list", "--json"]).ok();
         let list: serde_json::Value = serde_json::from_str(&list).unwrap();

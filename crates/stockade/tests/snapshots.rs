@@ -3,9 +3,7 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
-use std::time::{Duration, Instant};
-
-use stockade_testkit::{Finished, World, processes_with};
+use stockade_testkit::{Finished, World};
 
 fn stockade(world: &World, arguments: &[&str]) -> Finished {
     Finished::of(world.stockade().args(arguments).output().unwrap())
@@ -149,16 +147,6 @@ fn layers_go_with_the_last_that_needs_them() {
 /// A chain that is deeper is flattened.
 const DEPTH_MAX: usize = 24;
 
-/// Waits until nothing is flattened in the background.
-fn settled(world: &World) {
-    let started = Instant::now();
-    let own = format!("tend --project {}", world.project.display());
-    while !processes_with(&own).is_empty() {
-        assert!(started.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// What a run that uses a chain sees stays, whatever is flattened meanwhile,
 /// and every snapshot is given back as it was.
 #[test]
@@ -179,7 +167,7 @@ fn chains_are_flattened_under_what_goes_on() {
             states.push((name, state(&world)));
         }
     }
-    settled(&world);
+    world.settle();
     let depth = || {
         let list = stockade(&world, &["snapshot", "--list", "--json"]).ok();
         let list: serde_json::Value = serde_json::from_str(&list).unwrap();
@@ -209,7 +197,7 @@ fn chains_are_flattened_under_what_goes_on() {
     let last = &states.last().unwrap().0;
     stockade(&world, &["snapshot", last, "--delete"]).expect_code(0);
     assert_ne!(state(&world), start);
-    settled(&world);
+    world.settle();
 }
 
 #[test]
@@ -234,9 +222,9 @@ fn a_chain_of_snapshots_keeps_working() {
         }
     }
     // In the background the chains became short, and show the same.
-    settled(&world);
+    world.settle();
     stockade(&world, &["snapshot", "last", "--of", &run]).expect_code(0);
-    settled(&world);
+    world.settle();
     let list = stockade(&world, &["snapshot", "--list", "--json"]).ok();
     let list: serde_json::Value = serde_json::from_str(&list).unwrap();
     let snapshots = list["snapshots"].as_array().unwrap();

@@ -9,8 +9,8 @@ use crate::exit::ExitCode;
 /// Clear away what killed processes left behind
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Clear away what killed processes left behind: half-made layers, interrupted \
-        imports of images, machines that another QEMU saved, control groups and sockets.\n\n\
+    long_about = "Clear away what killed processes left behind: half-made layers and those of \
+        runs in discard mode, interrupted imports of images, machines that another QEMU saved, control groups and sockets.\n\n\
         Every run does the same for what it meets, so this is needed only to see that nothing is \
         left, or to have the room at once. What is in use, waits for you or is a snapshot stays.",
     after_long_help = "Examples:\n  \

@@ -1,11 +1,12 @@
-//! `stockade tend`: brings what runs wrote to the disk and makes deep chains of
-//! layers short. Not for people: it is started by what makes it due, and nobody
-//! waits for it.
+//! `stockade tend`: brings what runs wrote to the disk, makes deep chains of
+//! layers short and clears away what killed processes left of others. Not for
+//! people: it is started by what makes it due, and nobody waits for it.
 
 use std::path::PathBuf;
 
 use stockade_engine::layers;
 use stockade_workspace::flatten::{flatten, is_due};
+use stockade_workspace::gc::collect;
 use stockade_workspace::settle::reach_disk;
 use stockade_workspace::store::Store;
 
@@ -26,7 +27,10 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         json: false,
     })?;
     reach_disk(&project.store)?;
-    flatten(&project.store)?;
+    if is_due(&project.store)? {
+        flatten(&project.store)?;
+    }
+    collect(&project.store)?;
     Ok(ExitCode::SUCCESS)
 }
 
