@@ -1,7 +1,7 @@
 //! `stockade gc`: what killed processes leave is found, and nothing else goes.
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -171,30 +171,82 @@ const CALLS: [(&str, u32); 4] = [
     ("link,linkat,symlink,symlinkat", 6),
 ];
 
-/// A run of which each process is killed at its call of this number, and then what
-/// clears up after it.
-fn killed_at(world: &World, run: &[&str], (calls, number): (&str, u32)) -> Finished {
-    let product = world.stockade();
-    // It ends when every process of the run has ended.
+/// Traces what it is given and all that comes of it; each process is killed at its
+/// call of this number. It ends when all of them have ended.
+fn traced(world: &World, (calls, number): (&str, u32)) -> Command {
     let mut traced = Command::new("strace");
     traced
         .args(["-f", "-qq", "-o", "/dev/null", "-e"])
         .arg(format!("trace={calls}"))
         .arg("-e")
         .arg(format!("inject={calls}:signal=KILL:when={number}"))
-        .arg(product.get_program())
-        .args(run)
         .current_dir(&world.project)
         .env_clear();
-    for (name, value) in product.get_envs() {
+    for (name, value) in world.stockade().get_envs() {
         traced.env(name, value.unwrap_or_default());
     }
-    let finished = Finished::of(traced.output().unwrap());
-    // What a killed run did in review mode waits for a person.
+    traced
+}
+
+/// Clears up after what was killed.
+fn clear_up(world: &World) {
+    // What was done in review mode waits for a person.
     while stockade(world, &["discard"]).code == Some(0) {}
     stockade(world, &["gc"]).ok();
-    finished
 }
+
+/// A run, killed so; whether it went well none the less.
+fn run_killed_at(world: &World, run: &[&str], kill: (&str, u32)) -> bool {
+    let mut traced = traced(world, kill);
+    traced.arg(world.stockade().get_program()).args(run);
+    let finished = Finished::of(traced.output().unwrap());
+    clear_up(world);
+    finished.code == Some(0)
+}
+
+/// A sandbox that stays, a command in it and its end, killed so.
+fn sandbox_killed_at(world: &World, start: &[&str], kill: (&str, u32)) -> bool {
+    const SCRIPT: &str = "\"$0\" \"$@\" --name killed >&2 && \"$0\" exec killed true >&2 && \
+                          \"$0\" stop killed >&2; echo $?";
+    let mut traced = traced(world, kill);
+    traced.args(["sh", "-c", SCRIPT]);
+    traced.arg(world.stockade().get_program()).args(start);
+    traced.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = traced.spawn().unwrap();
+    let mut code = String::new();
+    let said = child.stdout.take().unwrap();
+    BufReader::new(said).read_line(&mut code).unwrap();
+    // Nobody stopped it where whoever was to do so was killed.
+    assert!(soon(|| {
+        stockade(world, &["stop", "killed"]);
+        child.try_wait().unwrap().is_some()
+    }));
+    clear_up(world);
+    code == "0\n"
+}
+
+/// Kills what `killed_at` does at each call of [`CALLS`]: nothing that is not found
+/// may stay.
+fn at_each_call(world: &World, killed_at: impl Fn((&str, u32)) -> bool) {
+    // What is kept for good is there after a failure at the latest.
+    killed_at(("execve", 2));
+    killed_at(("bind", 1));
+    let before = world.kept();
+    let mut killed = 0;
+    for (calls, last) in CALLS {
+        for number in 1..=last {
+            killed += u32::from(!killed_at((calls, number)));
+            assert_eq!(listed(world, &["--dry-run"]), [], "{calls} {number}");
+            let mut more = world.kept();
+            more.retain(|path| !before.contains(path));
+            assert_eq!(more, [""; 0], "{calls} {number}");
+        }
+    }
+    assert!(killed > 4, "{killed}");
+}
+
+/// The number of a call that none makes.
+const NEVER: (&str, u32) = ("bind", 1000);
 
 /// Not at random moments: right at each call that leaves something behind, whichever
 /// process of the run makes it.
@@ -223,23 +275,32 @@ fn a_kill_at_any_call_that_makes_a_name_leaves_nothing() {
         let world = World::new();
         world.write("project/file", "one\n");
         world.policy(&policy);
-        stockade(&world, run).ok();
-        // What is kept for good is there after a failure at the latest.
-        killed_at(&world, run, ("execve", 2));
-        killed_at(&world, run, ("bind", 1));
-        let before = world.kept();
-        let mut killed = 0;
-        for (calls, last) in CALLS {
-            for number in 1..=last {
-                let finished = killed_at(&world, run, (calls, number));
-                killed += u32::from(finished.code != Some(0));
-                assert_eq!(listed(&world, &["--dry-run"]), [], "{calls} {number}");
-                let mut more = world.kept();
-                more.retain(|path| !before.contains(path));
-                assert_eq!(more, [""; 0], "{calls} {number}: {finished:?}");
-            }
-        }
-        assert!(killed > 4, "{killed}");
-        stockade(&world, run).ok();
+        at_each_call(&world, |kill| run_killed_at(&world, run, kill));
+        // gVisor traces what it runs and does not start where it is traced itself:
+        // there it is killed up to its start.
+        let is_whole = run_killed_at(&world, run, NEVER);
+        assert!(is_whole || policy.contains("gvisor"), "{policy}");
+    }
+}
+
+#[test]
+fn a_sandbox_that_stays_leaves_nothing_when_killed_at_any_call() {
+    if !has_program("strace") {
+        let test = "a_sandbox_that_stays_leaves_nothing_when_killed_at_any_call";
+        return skip(test, "strace", "there is no strace on PATH");
+    }
+    let named = "[network]\nallow = [\"example.com:443\"]\npublish = [\"0:3000\"]\n";
+    let container = "wall = \"container\"\nweaken = [\"PR7\"]\n".to_owned() + named;
+    let review = ["start", "--workspace", "review"];
+    for (policy, start) in [
+        (named.to_owned(), &["start"][..]),
+        (String::new(), &review),
+        (container, &["start"]),
+    ] {
+        let world = World::new();
+        world.write("project/file", "one\n");
+        world.policy(&policy);
+        at_each_call(&world, |kill| sandbox_killed_at(&world, start, kill));
+        assert!(sandbox_killed_at(&world, start, NEVER));
     }
 }
