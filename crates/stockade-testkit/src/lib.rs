@@ -81,7 +81,15 @@ impl World {
     #[track_caller]
     pub fn settle(&self) {
         let own = format!("tend --project {}", self.project.display());
-        assert!(tools::soon(|| processes_with(&own).is_empty()), "{own}");
+        // A process that has just executed has no arguments for a moment (proc(5)).
+        let is_quiet = || {
+            let is_empty = || processes_with(&own).is_empty();
+            is_empty() && {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                is_empty()
+            }
+        };
+        assert!(tools::soon(is_quiet), "{own}");
     }
 
     /// The paths of everything in the state directory, sorted.

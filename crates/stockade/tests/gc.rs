@@ -61,6 +61,7 @@ fn what_killed_processes_leave_is_found_and_cleared_away() {
     };
     review("two");
     stockade(&world, &["snapshot", "kept"]).expect_code(0);
+    world.settle();
     assert_eq!(listed(&world, &["--dry-run"]), []);
     let store = store(&world);
     let state = world.home.join(".local/state/stockade");
