@@ -2474,13 +2474,21 @@ _stockade() {
             return 0
             ;;
         stockade__subcmd__start)
-            opts="-C -q -h --name --project --wall --image --runtime --accept-runtime --accelerator --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --json --quiet --fail-step --help"
+            opts="-C -q -h --name --pool --successor --project --wall --image --runtime --accept-runtime --accelerator --preset --read --write --workspace --hide --allow --publish --host-port --env --memory --processes --cpus --open-files --wall-time --disk --nested-sandbox --directory --json --quiet --fail-step --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pool)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --successor)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -116,6 +116,8 @@ complete -c stockade -n "__fish_stockade_using_subcommand shell" -l disk -d 'Mos
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -l nested-sandbox -d 'Let tools inside make their own sandbox (Chromium, bubblewrap)'
 complete -c stockade -n "__fish_stockade_using_subcommand shell" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l name -d 'Name of the sandbox: lower-case letters, digits and hyphens; made up when left out' -r
+complete -c stockade -n "__fish_stockade_using_subcommand start" -l pool -d 'Keep N sandboxes ready, each for one command' -r
+complete -c stockade -n "__fish_stockade_using_subcommand start" -l successor -d 'Of which pool another sandbox is started, by its id' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l wall -d 'The wall: `process`, `container` with limits that the kernel counts exactly, `gvisor` or `microvm` with a kernel of its own besides; after `at-least:` the cheapest from there on that holds everything. The strongest of all files and options wins' -r
 complete -c stockade -n "__fish_stockade_using_subcommand start" -l image -d 'Run on an imported image instead of the host\'s system directories (`stockade image`; needs the wall `container`)' -r
@@ -157,7 +159,7 @@ complete -c stockade -n "__fish_stockade_using_subcommand exec" -s t -l tty -d '
 complete -c stockade -n "__fish_stockade_using_subcommand exec" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand list" -l json -d 'Print JSON'
 complete -c stockade -n "__fish_stockade_using_subcommand list" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c stockade -n "__fish_stockade_using_subcommand stop" -l all -d 'Every sandbox of yours'
+complete -c stockade -n "__fish_stockade_using_subcommand stop" -l all -d 'Every sandbox and pool of yours'
 complete -c stockade -n "__fish_stockade_using_subcommand stop" -l json -d 'Print JSON'
 complete -c stockade -n "__fish_stockade_using_subcommand stop" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c stockade -n "__fish_stockade_using_subcommand explain" -l project -d 'Project directory; otherwise the nearest one upwards with a stockade.toml, else with a .git, else the current directory' -r -F

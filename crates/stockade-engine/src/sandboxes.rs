@@ -12,6 +12,7 @@
 //! - [`host`]: the supervisor's side, between its callers and the agent.
 //! - [`detach`]: how a supervisor leaves its caller.
 //! - [`call`], [`exec`], [`files`]: the callers' side.
+//! - [`pool`]: sandboxes that wait, each for one command.
 //! - `front`: the caller of a run whose command has a kernel of its own.
 
 pub mod call;
@@ -22,6 +23,7 @@ pub mod files;
 pub(crate) mod front;
 pub mod host;
 mod link;
+pub mod pool;
 pub mod registry;
 mod wire;
 

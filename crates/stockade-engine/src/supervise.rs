@@ -132,18 +132,14 @@ impl Supervision {
     }
 
     fn relay(&mut self) -> Result<(), WallError> {
-        let wall = self.wall_time.map(|limit| Instant::now() + limit);
+        let stood = Instant::now();
         let mut patience = Some(IDLE_AFTER);
         while self.ended.is_none() || self.has_output() {
-            let deadline = match (&self.ended, &self.terminals) {
-                (None, _) => {
-                    let host = self.host.as_ref().and_then(Host::deadline);
-                    wall.into_iter().chain(host).min()
-                }
-                (Some(_), Some(_)) => Some(Instant::now() + TERMINAL_PATIENCE),
-                (Some(_), None) => None,
-            };
-            let Some(ready) = self.poll(deadline, &mut patience).map_err(system("poll"))? else {
+            let wall = self.wall_ends(stood);
+            let Some(ready) = self
+                .poll(self.deadline(wall), &mut patience)
+                .map_err(system("poll"))?
+            else {
                 if let (Some(_), Some(terminals)) = (&self.ended, &mut self.terminals) {
                     terminals.give_up();
                     continue;
@@ -210,6 +206,28 @@ impl Supervision {
             self.attend().map_err(system("the terminal"))?;
         }
         Ok(())
+    }
+
+    /// Until when to wait, the wall-time limit being reached at `wall`.
+    fn deadline(&self, wall: Option<Instant>) -> Option<Instant> {
+        match (&self.ended, &self.terminals) {
+            (None, _) => {
+                let host = self.host.as_ref().and_then(Host::deadline);
+                wall.into_iter().chain(host).min()
+            }
+            (Some(_), Some(_)) => Some(Instant::now() + TERMINAL_PATIENCE),
+            (Some(_), None) => None,
+        }
+    }
+
+    /// When the wall-time limit is reached; it does not run for a sandbox that
+    /// waits for whoever takes it.
+    fn wall_ends(&self, stood: Instant) -> Option<Instant> {
+        let since = match &self.host {
+            Some(host) => host.works_since(stood)?,
+            None => stood,
+        };
+        Some(since + self.wall_time?)
     }
 
     /// Gives the terminal to a question of the way out, and takes it back

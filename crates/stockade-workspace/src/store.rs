@@ -196,11 +196,18 @@ impl Store {
         Ok(found)
     }
 
-    /// The run with this id or name, or the latest that waits when `None`.
+    /// The run with this id or name, or the latest that waits when `None`; where
+    /// all are in use, the latest of them.
     pub fn run(&self, name: Option<&str>) -> Result<Run, StoreError> {
         let mut runs = self.runs()?;
         let found = match name {
-            None => runs.pop(),
+            None => {
+                let waits = |run: &Run| run.is_in_use().is_ok_and(|is_in_use| !is_in_use);
+                match runs.iter().rposition(waits) {
+                    Some(latest) => Some(runs.swap_remove(latest)),
+                    None => runs.pop(),
+                }
+            }
             Some(name) => runs
                 .into_iter()
                 .find(|run| run.meta().id == name || run.meta().name.as_deref() == Some(name)),

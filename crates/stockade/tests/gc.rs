@@ -297,6 +297,7 @@ fn a_sandbox_that_stays_leaves_nothing_when_killed_at_any_call() {
         (named.to_owned(), &["start"][..]),
         (String::new(), &review),
         (container, &["start"]),
+        (named.to_owned(), &["start", "--pool", "1"]),
     ] {
         let world = World::new();
         world.write("project/file", "one\n");

@@ -4,6 +4,7 @@
 
 mod machines;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::process::Stdio;
@@ -11,6 +12,7 @@ use std::process::Stdio;
 use machines::{POLICY, machines_of, nothing_is_left, soon_after_boot, stockade, with_image};
 use serde_json::Value;
 use stockade_testkit::net::{Internet, ORIGIN};
+use stockade_testkit::tools::soon;
 use stockade_testkit::{Finished, is_root, skip};
 
 #[test]
@@ -237,6 +239,26 @@ fn a_restored_machine_is_nobody_elses() {
         "{}",
         run.stderr
     );
+    nothing_is_left(&world);
+}
+
+/// A machine that waits went on from the state of all others, and serves one command.
+#[test]
+fn each_command_of_a_pool_has_a_machine_of_its_own() {
+    let Some(world) = with_image("each_command_of_a_pool_has_a_machine_of_its_own") else {
+        return;
+    };
+    stockade(&world, &["start", "--name", "pool", "--pool", "2"]).ok();
+    let script = "mkdir /tmp/own && head -c 16 /dev/urandom | od -An -tx1; \
+        cat /proc/sys/kernel/random/boot_id; cat /proc/sys/kernel/random/uuid";
+    let mut seen = BTreeSet::new();
+    for _ in 0..4 {
+        let said = stockade(&world, &["exec", "pool", "--", "sh", "-c", script]).ok();
+        seen.extend(said.lines().map(str::to_owned));
+    }
+    assert_eq!(seen.len(), 4 * 3, "{seen:#?}");
+    assert!(soon(|| machines_of(&world).len() == 2));
+    stockade(&world, &["stop", "pool"]).ok();
     nothing_is_left(&world);
 }
 

@@ -44,6 +44,12 @@ const ROWS: &[(&str, Measure)] = &[
     ("exec behind the process wall", Bench::exec_in_process),
     ("run behind gVisor", Bench::run_in_gvisor),
     ("exec behind gVisor", Bench::exec_in_gvisor),
+    ("command of a pool behind the process wall", |bench| {
+        bench.command_of_pool("the process wall", &[], bench.rounds())
+    }),
+    ("command of a pool behind gVisor", |bench| {
+        bench.command_of_pool("gVisor", &IN_GVISOR, bench.few_rounds())
+    }),
     ("memory of idle sandboxes", Bench::memory),
     ("start of a machine", |bench| bench.machines()?.start()),
     ("restore of a machine", |bench| bench.machines()?.restore()),
@@ -55,6 +61,10 @@ const ROWS: &[(&str, Measure)] = &[
         qemu::Machines::prepare(place, bench.few_rounds())?.first_command()
     }),
     ("memory of idle machines of QEMU", Bench::memory_of_machines),
+    ("command of a pool in a machine of QEMU", |bench| {
+        bench.build_machine()?;
+        bench.command_of_pool("a machine of QEMU", &IN_MACHINE, bench.few_rounds())
+    }),
 ];
 
 /// Options that put a command on the image.
@@ -240,6 +250,29 @@ impl Bench {
         })
     }
 
+    /// A command in a sandbox that waited for it, until nothing of it is left; the pool is full again
+    /// before the next is measured.
+    fn command_of_pool(&self, wall: &str, options: &[&str], rounds: usize) -> Result<Row> {
+        let _running = Running { bench: self };
+        let start = [&["start", "--name", "pool", "--pool", "1"], options].concat();
+        shell::run(self.product(&start).stdout(Stdio::null()))?;
+        let name = format!("`true` in a sandbox of a pool behind {wall}, against a run of its own");
+        rounds::interleaved(&name, &["stockade", "run"], rounds, |index| {
+            while shell::capture(&mut self.product(&["list"]))?
+                .matches(" ready ")
+                .count()
+                != 1
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let mut command = match index {
+                0 => self.product(&["exec", "pool", "--", "true"]),
+                _ => self.product(&[&["run", "--quiet"], options, &["--", "true"]].concat()),
+            };
+            timed(&mut command)
+        })
+    }
+
     /// What one more sandbox adds; of pages that processes share, its part.
     fn memory(&self) -> Result<Row> {
         let name = "memory of one of five idle sandboxes, shared pages divided";
@@ -270,9 +303,7 @@ impl Bench {
     /// What one more machine adds besides QEMU, whose memory is the machine's.
     fn memory_of_machines(&self) -> Result<Row> {
         let name = "memory of one of five idle machines of QEMU, without QEMU itself";
-        let package = kernel_package::ensure()?;
-        let mut build = self.product(&["vm", "build", "--kernel-package"]);
-        shell::run(build.arg(package).stdout(Stdio::null()))?;
+        self.build_machine()?;
         let running = Running::start(self, &IN_MACHINE, IDLE)?;
         let processes = running.processes()?;
         let is_qemu = |pid: &&u32| {
@@ -290,6 +321,12 @@ impl Bench {
             rounds: vec![bytes as f64 / IDLE as f64 / f64::from(1 << 20)],
         });
         Ok(row.demand_at_most("microvm", 4.0))
+    }
+
+    fn build_machine(&self) -> Result<()> {
+        let package = kernel_package::ensure()?;
+        let mut build = self.product(&["vm", "build", "--kernel-package"]);
+        shell::run(build.arg(package).stdout(Stdio::null()))
     }
 
     fn rounds(&self) -> usize {

@@ -21,7 +21,9 @@ use crate::state::StateError;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a sandbox may take to end in order; longer than what its supervisor
 /// grants commands and agent.
-const END_MAX: Duration = Duration::from_secs(20);
+pub(super) const END_MAX: Duration = Duration::from_secs(20);
+/// Between looks at one that is about to end.
+const PAUSE: Duration = Duration::from_millis(20);
 /// How long the kernel may take to end what was killed.
 const KILL_MAX: Duration = Duration::from_secs(10);
 
@@ -36,6 +38,16 @@ pub enum CallError {
     Absent(Name),
     #[error("the sandbox {0} is not yours")]
     Foreign(Name),
+    #[error(
+        "the pool {0} has no sandbox ready, and none is being started\n  remedy: `stockade log` says \
+         why the last start failed; `stockade stop {0}`, and start the pool again"
+    )]
+    Empty(Name),
+    #[error(
+        "{0} is a pool, of sandboxes that wait for one command each\n  remedy: `stockade exec {0}` \
+         takes one"
+    )]
+    IsPool(Name),
     #[error(
         "the sandbox {name} does not answer: {reason}\n  remedy: `stockade stop {name}` ends it"
     )]
@@ -91,14 +103,14 @@ impl Connection {
     }
 
     /// The process at the other end, which cannot become another one.
-    fn supervisor(&self) -> Result<OwnedFd, Errno> {
+    pub(super) fn supervisor(&self) -> Result<OwnedFd, Errno> {
         let pid: Pid = sockopt::socket_peercred(&self.socket)?.pid;
         pidfd_open(pid, PidfdFlags::empty())
     }
 
     /// Asks one thing and waits for the answer.
-    fn ask<T>(
-        mut self,
+    pub(super) fn ask<T>(
+        &mut self,
         question: &FromCaller<'_>,
         take: impl FnOnce(&ToCaller<'_>) -> Option<T>,
     ) -> Result<T, CallError> {
@@ -117,6 +129,8 @@ impl Connection {
             match self.inbox.first() {
                 Ok(Some(frame)) => {
                     let taken = decode(frame.body).ok().and_then(|answer| take(&answer));
+                    let length = frame.length;
+                    self.inbox.consume(length);
                     return taken.ok_or_else(|| silent("it is of another version"));
                 }
                 Ok(None) => {}
@@ -135,7 +149,7 @@ impl Connection {
 
 /// Waits until there is something to read, or the end, but no longer than
 /// until `deadline`.
-fn is_ready(of: impl AsFd, deadline: Instant) -> bool {
+pub(super) fn is_ready(of: impl AsFd, deadline: Instant) -> bool {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let Ok(left) = Timespec::try_from(left) else {
@@ -155,26 +169,55 @@ pub struct Listed {
     pub record: Record,
     /// How many commands run in it; `None` when it does not say.
     pub commands: Option<u32>,
+    /// How many sandboxes of a pool are ready.
+    pub ready: Option<u32>,
 }
 
-/// All sandboxes of this user. What killed supervisors left is told once.
+/// All sandboxes and pools of this user. What killed supervisors left is told
+/// once.
 pub fn list(registry: &Registry) -> Result<Vec<Listed>, StateError> {
-    let listed = registry.list()?.into_iter().map(|mut record| {
-        let asks = matches!(record.state, State::Running | State::Stopping);
-        let answer = asks.then(|| status(registry, &record.name)).flatten();
-        if let Some((_, true)) = answer {
-            record.state = State::Stopping;
-        }
-        Listed {
-            record,
-            commands: answer.map(|(commands, _)| commands),
-        }
+    let records = registry.list()?;
+    let of = |pool: &Record| -> Vec<&Record> {
+        let all = records.iter();
+        all.filter(|one| one.is_spare_of(&pool.name)).collect()
+    };
+    let listed = records.iter().map(|record| match record.state {
+        State::Pool => list_pool(record, &of(record)),
+        _ => list_one(registry, record.clone()),
     });
     Ok(listed.collect())
 }
 
+fn list_one(registry: &Registry, mut record: Record) -> Listed {
+    let asks = matches!(record.state, State::Running | State::Stopping);
+    let answer = asks.then(|| status(registry, &record.name)).flatten();
+    if let Some((_, true)) = answer {
+        record.state = State::Stopping;
+    }
+    Listed {
+        record,
+        commands: answer.map(|(commands, _)| commands),
+        ready: None,
+    }
+}
+
+/// It is of the project, and behind the wall, that its sandboxes are.
+fn list_pool(record: &Record, spare: &[&Record]) -> Listed {
+    let ready = spare.iter().filter(|one| one.state == State::Ready);
+    let mut listed = Listed {
+        record: record.clone(),
+        commands: None,
+        ready: Some(ready.clone().count() as u32),
+    };
+    if let Some(one) = ready.clone().next() {
+        listed.record.workspace.clone_from(&one.workspace);
+        listed.record.wall.clone_from(&one.wall);
+    }
+    listed
+}
+
 fn status(registry: &Registry, name: &Name) -> Option<(u32, bool)> {
-    let connection = Connection::open(registry, name).ok()?;
+    let mut connection = Connection::open(registry, name).ok()?;
     let answer = connection.ask(&FromCaller::Status, |answer| match *answer {
         ToCaller::Status { commands, stopping } => Some((commands, stopping)),
         _ => None,
@@ -190,14 +233,48 @@ pub enum Stopped {
     Killed,
 }
 
-/// Ends a sandbox and waits until nothing of it is left.
+/// Ends a sandbox, or a pool, and waits until nothing of it is left. Of a pool
+/// those that somebody has taken end with their command.
 pub fn stop(registry: &Registry, name: &Name) -> Result<Stopped, CallError> {
-    let connection = match Connection::open(registry, name) {
+    match Connection::open(registry, name) {
+        Err(CallError::Absent(_)) => {}
+        other => return stop_one(registry, name, other?),
+    }
+    match registry.disband(name)? {
+        Some(spare) => stop_all(registry, &spare),
         // One that is just starting has no socket yet, and one that was killed
         // has nobody behind it; both show in the registry.
-        Err(CallError::Absent(_)) => return absent(registry, name),
-        other => other?,
-    };
+        None => absent(registry, name),
+    }
+}
+
+/// Ends what waits in a pool that is no more.
+fn stop_all(registry: &Registry, spare: &[Record]) -> Result<Stopped, CallError> {
+    let mut stopped = Stopped::InOrder;
+    for record in spare {
+        let deadline = Instant::now() + END_MAX;
+        loop {
+            match stop(registry, &record.name) {
+                Ok(Stopped::Killed) => stopped = Stopped::Killed,
+                Ok(Stopped::InOrder) | Err(CallError::Absent(_)) => {}
+                // One that starts ends by itself when it is to be ready.
+                Err(CallError::Silent { .. }) if Instant::now() < deadline => {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            break;
+        }
+    }
+    Ok(stopped)
+}
+
+fn stop_one(
+    registry: &Registry,
+    name: &Name,
+    mut connection: Connection,
+) -> Result<Stopped, CallError> {
     let failed = |what| {
         move |error: Errno| CallError::System {
             what,

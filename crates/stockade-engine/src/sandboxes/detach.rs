@@ -96,8 +96,8 @@ impl Announcement {
 
 impl Waiting {
     /// Waits until the sandbox stands, and returns its name; `None` when it
-    /// does not, of which the supervisor's words on standard error say why.
-    pub fn wait(self) -> io::Result<Option<Name>> {
+    /// does not. What the supervisor says meanwhile, then why, goes to `words`.
+    pub fn wait(self, words: &mut dyn Write) -> io::Result<Option<Name>> {
         fcntl_setfl(&self.words, fcntl_getfl(&self.words)? | OFlags::NONBLOCK)?;
         let pid = Pid::from_raw(self.supervisor.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
         let supervisor = pidfd_open(pid, PidfdFlags::empty())?;
@@ -116,7 +116,7 @@ impl Waiting {
                 Err(error) => return Err(error.into()),
             }
             let [ended, answered, _] = descriptors.map(|one| !one.revents().is_empty());
-            may_speak = self.pass_on()?;
+            may_speak = self.pass_on(words)?;
             if may_answer && answered {
                 match self.answered()? {
                     Some(name) => return Ok(Some(name)),
@@ -124,7 +124,7 @@ impl Waiting {
                 }
             }
             if ended {
-                return self.failed();
+                return self.failed(words);
             }
         }
     }
@@ -136,8 +136,8 @@ impl Waiting {
         Ok(name.and_then(Name::parse))
     }
 
-    fn failed(&self) -> io::Result<Option<Name>> {
-        self.pass_on()?;
+    fn failed(&self, words: &mut dyn Write) -> io::Result<Option<Name>> {
+        self.pass_on(words)?;
         match process::wait_for(self.supervisor)? {
             process::Change::Killed { signal, .. } => Err(io::Error::other(format!(
                 "the supervisor was ended by signal {signal}"
@@ -147,12 +147,12 @@ impl Waiting {
     }
 
     /// Passes on what is said now; `false` when there will be nothing more.
-    fn pass_on(&self) -> io::Result<bool> {
+    fn pass_on(&self, words: &mut dyn Write) -> io::Result<bool> {
         let mut bytes = [0; 4096];
         loop {
             match read(&self.words, &mut bytes) {
                 Ok(0) => return Ok(false),
-                Ok(length) => io::stderr().write_all(&bytes[..length])?,
+                Ok(length) => words.write_all(&bytes[..length])?,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(true),
                 Err(error) => return Err(error.into()),

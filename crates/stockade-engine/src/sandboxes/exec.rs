@@ -4,6 +4,7 @@ pub(super) mod relay;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::termios::isatty;
@@ -13,7 +14,8 @@ use stockade_sys::rustix;
 
 use self::relay::Relay;
 use super::Name;
-use super::call::{CallError, Connection};
+use super::call::{CallError, Connection, END_MAX, is_ready};
+use super::pool;
 use super::registry::Registry;
 use crate::outcome::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_SIGNAL_BASE};
 use crate::streams::StandardStream;
@@ -60,11 +62,43 @@ impl Done {
     }
 }
 
-/// Starts a command in a sandbox and relays until it ends.
-pub fn exec(registry: &Registry, name: &Name, command: &Command) -> Result<Done, CallError> {
-    let connection = Connection::open(registry, name)?;
-    let mut relay = Relay::begin(connection, command)?;
-    relay.run()
+/// A run of its own, in a sandbox that was taken from a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfPool {
+    /// Id of the run.
+    pub run: String,
+    /// Whether what was written waits for review.
+    pub waits: bool,
+}
+
+/// Starts a command in a sandbox, or in one of a pool, and relays until it ends.
+/// Of one of a pool nothing is left then.
+pub fn exec(
+    registry: &Registry,
+    name: &Name,
+    command: &Command,
+) -> Result<(Done, Option<OfPool>), CallError> {
+    match Connection::open(registry, name) {
+        Ok(connection) => Ok((relay(connection, command)?, None)),
+        Err(CallError::Absent(_)) => {
+            let taken = pool::take(registry, name)?;
+            let taken = taken.ok_or_else(|| CallError::Absent(name.clone()))?;
+            let done = relay(taken.connection, command)?;
+            if !is_ready(&taken.supervisor, Instant::now() + END_MAX) {
+                return Err(CallError::Silent {
+                    name: name.clone(),
+                    reason: "the sandbox that it gave does not end".to_owned(),
+                });
+            }
+            let (run, waits) = (taken.run, taken.waits);
+            Ok((done, Some(OfPool { run, waits })))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn relay(connection: Connection, command: &Command) -> Result<Done, CallError> {
+    Relay::begin(connection, command)?.run()
 }
 
 /// Whether standard input is a terminal.

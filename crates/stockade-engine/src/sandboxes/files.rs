@@ -153,7 +153,15 @@ impl Files<'_> {
         source: &mut dyn Read,
         sink: &mut dyn Write,
     ) -> Result<u64, FileError> {
-        let connection = Connection::open(self.registry, self.name)?;
+        let connection = Connection::open(self.registry, self.name);
+        let connection = match connection {
+            Err(CallError::Absent(name))
+                if self.registry.has_pool(&name).map_err(CallError::from)? =>
+            {
+                Err(CallError::IsPool(name))
+            }
+            other => other,
+        }?;
         let mut task = Task {
             connection,
             credit: 0,

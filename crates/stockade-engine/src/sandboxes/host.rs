@@ -13,6 +13,7 @@ mod kernel;
 mod one;
 mod orders;
 mod own;
+mod taken;
 #[cfg(test)]
 mod tests;
 
@@ -24,13 +25,14 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::PollFlags;
 use stockade_agent::host::Accepted;
 use stockade_agent::wire::{Met, Reply, Request, Status, TASKS_MAX};
-use stockade_policy::plan::{GuestKernel, Plan};
+use stockade_policy::plan::{GuestKernel, Plan, WorkspaceMode};
 use stockade_sys::{rustix, signal};
 use stockade_walls::agent::Agent;
 
 use super::client::{Client, Stage};
 use super::detach::Announcement;
 use super::link::Link;
+use super::pool::Successor;
 use super::registry::{Reserved, State};
 use crate::events::{Event, RunId};
 use crate::log::{Log, LogError};
@@ -38,6 +40,7 @@ use clock::Clock;
 use kernel::Kernel;
 use one::One;
 use own::Own;
+use taken::Taking;
 
 /// How long the agent may take to greet.
 const GREETING_MAX: Duration = Duration::from_secs(30);
@@ -56,8 +59,10 @@ const CLIENTS_MAX: usize = 2 * TASKS_MAX;
 pub enum Hosting {
     /// It stays, for whoever finds it in the registry.
     Stay {
-        reserved: Reserved,
+        reserved: Box<Reserved>,
         announcement: Announcement,
+        /// What makes the next one, for one of a pool.
+        successor: Option<Successor>,
     },
     /// It is for one command, of the process at the other end.
     Once { caller: OwnedFd },
@@ -67,9 +72,11 @@ pub enum Hosting {
 #[derive(Debug)]
 enum Callers {
     Anybody {
-        reserved: Reserved,
+        reserved: Box<Reserved>,
         /// Until the sandbox stands, and whoever started it knows.
         announcement: Option<Announcement>,
+        /// Of a pool: who has it, and what makes the next one.
+        taking: Option<Taking>,
     },
     One(One),
 }
@@ -168,8 +175,16 @@ impl Hosting {
             Some(state) => Agent::in_machine(state)?,
             None => Agent::prepare(stockade_agent_image::IMAGE)?,
         };
-        if let Self::Stay { reserved, .. } = &mut self {
+        if let Self::Stay {
+            reserved,
+            successor,
+            ..
+        } = &mut self
+        {
             reserved.describe(run, plan);
+            if let Some(successor) = successor {
+                successor.waits = plan.workspace_mode.0 == WorkspaceMode::Review;
+            }
         }
         let mut host = Host::new(self, channel, run.clone(), log.clone())?;
         host.agent = Some(agent);
@@ -195,9 +210,11 @@ impl Host {
             Hosting::Stay {
                 reserved,
                 announcement,
+                successor,
             } => Callers::Anybody {
                 reserved,
                 announcement: Some(announcement),
+                taking: successor.map(Taking::new),
             },
             Hosting::Once { caller } => Callers::One(One::new(caller)),
         };
@@ -428,12 +445,14 @@ impl Host {
             }
         }
         self.read_for_nobody();
+        self.end_when_used();
         if matches!(self.phase, Phase::Asking { .. } | Phase::Killing { .. })
             && self.running.is_empty()
         {
             self.leave();
         }
         self.link.flush();
+        self.start_successor();
         if self.link.is_closed() {
             self.closed.get_or_insert_with(Instant::now);
         }
@@ -516,8 +535,15 @@ impl Host {
             Callers::Anybody { reserved, .. } => reserved,
         };
         let name = reserved.name().clone();
+        // One whose pool was ended is not to be spoken to at all; whoever finds
+        // another before it listens looks again.
+        if reserved.is_of_pool() {
+            reserved.publish(State::Ready).map_err(io::Error::other)?;
+        }
         self.listener = Some(reserved.listen().map_err(io::Error::other)?);
-        reserved.publish(State::Running).map_err(io::Error::other)?;
+        if !reserved.is_of_pool() {
+            reserved.publish(State::Running).map_err(io::Error::other)?;
+        }
         let event = Event::SandboxStarted {
             name: name.to_string(),
         };

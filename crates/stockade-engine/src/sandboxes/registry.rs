@@ -3,7 +3,10 @@
 //!
 //! `NAME.json` says what a sandbox is; its supervisor holds a lock on it for as
 //! long as it lives, which tells a sandbox from what a killed supervisor left.
-//! `NAME.sock` is where it is spoken to.
+//! `NAME.sock` is where it is spoken to. A pool has a record as well, which the
+//! supervisors of its sandboxes hold together.
+
+mod pool;
 
 use std::fmt;
 use std::fs::File;
@@ -19,6 +22,8 @@ use stockade_policy::path::printable;
 use stockade_policy::plan::Plan;
 use stockade_sys::rustix;
 
+use self::pool::Membership;
+pub use self::pool::{Joined, Pool};
 use crate::control::{address, unix_socket};
 use crate::events::{RunId, time_text};
 use crate::state::{Lock, LockKind, StateDirectory, StateError, system};
@@ -86,20 +91,26 @@ impl fmt::Display for Name {
 pub enum State {
     /// Nothing can be started in it yet.
     Starting,
+    /// It waits in its pool for its one command.
+    Ready,
     Running,
     /// It was told to end.
     Stopping,
     /// Its supervisor was killed, and everything inside with it.
     Gone,
+    /// It is no sandbox: it keeps some that are ready.
+    Pool,
 }
 
 impl State {
     pub fn name(self) -> &'static str {
         match self {
             Self::Starting => "starting",
+            Self::Ready => "ready",
             Self::Running => "running",
             Self::Stopping => "stopping",
             Self::Gone => "gone",
+            Self::Pool => "pool",
         }
     }
 }
@@ -119,6 +130,47 @@ pub struct Record {
     pub workspace: String,
     /// What it is behind.
     pub wall: String,
+    /// The pool that it was made for.
+    #[serde(default)]
+    pub pool: Option<Name>,
+    /// What a pool keeps.
+    #[serde(default)]
+    pub keeps: Option<Keeps>,
+}
+
+/// What makes a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keeps {
+    /// Tells it from a later pool of the same name.
+    pub id: String,
+    /// How many sandboxes are to be ready.
+    pub size: u32,
+}
+
+impl Record {
+    fn new(name: Name) -> Self {
+        Self {
+            version: 1,
+            name,
+            run: String::new(),
+            since: String::new(),
+            state: State::Starting,
+            workspace: String::new(),
+            wall: String::new(),
+            pool: None,
+            keeps: None,
+        }
+    }
+
+    /// Whether it is the pool of this name.
+    pub fn is_pool(&self, name: &Name) -> bool {
+        self.state == State::Pool && self.name == *name
+    }
+
+    /// Whether it waits in this pool, or will.
+    pub fn is_spare_of(&self, pool: &Name) -> bool {
+        matches!(self.state, State::Starting | State::Ready) && self.pool.as_ref() == Some(pool)
+    }
 }
 
 /// Why a name cannot be had, or the registry not be used.
@@ -131,6 +183,8 @@ pub enum RegistryError {
          `stockade stop {0}`"
     )]
     Taken(Name),
+    #[error("the pool {0} was ended")]
+    Disbanded(Name),
     #[error("cannot {what} the sandbox {name}: {error}")]
     System {
         what: &'static str,
@@ -177,15 +231,42 @@ impl Registry {
     pub fn reserve(&self, name: Option<Name>) -> Result<Reserved, RegistryError> {
         let _lock = self.lock()?;
         self.all(Litter::Goes)?;
+        self.take(name, None)
+    }
+
+    /// The caller holds the lock.
+    fn take(
+        &self,
+        name: Option<Name>,
+        membership: Option<Membership>,
+    ) -> Result<Reserved, RegistryError> {
+        let (file, name) = self.make(name)?;
+        let mut record = Record::new(name);
+        record.since = time_text(SystemTime::now());
+        record.pool = membership.as_ref().map(|one| one.pool().clone());
+        let mut reserved = Reserved {
+            registry: self.clone(),
+            file,
+            record,
+            membership,
+        };
+        rustix::fs::flock(&reserved.file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|error| reserved.failed("lock", error.into()))?;
+        reserved.write()?;
+        Ok(reserved)
+    }
+
+    /// Makes the record of this name, or of one that nobody has.
+    fn make(&self, name: Option<Name>) -> Result<(File, Name), RegistryError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let is_given = name.is_some();
         let mut name = match name {
             Some(name) => name,
             None => self.unused()?,
         };
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-        let file = loop {
+        loop {
             match self.directory.open_file(&name.record(), flags) {
-                Ok(file) => break file,
+                Ok(file) => return Ok((file, name)),
                 Err(StateError::System { source, .. })
                     if source.kind() == io::ErrorKind::AlreadyExists =>
                 {
@@ -196,25 +277,7 @@ impl Registry {
                 }
                 Err(error) => return Err(error.into()),
             }
-        };
-        let record = Record {
-            version: 1,
-            name: name.clone(),
-            run: String::new(),
-            since: time_text(SystemTime::now()),
-            state: State::Starting,
-            workspace: String::new(),
-            wall: String::new(),
-        };
-        let mut reserved = Reserved {
-            registry: self.clone(),
-            file,
-            record,
-        };
-        rustix::fs::flock(&reserved.file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|error| reserved.failed("lock", error.into()))?;
-        reserved.write()?;
-        Ok(reserved)
+        }
     }
 
     fn unused(&self) -> Result<Name, RegistryError> {
@@ -227,6 +290,12 @@ impl Registry {
     pub fn list(&self) -> Result<Vec<Record>, StateError> {
         let _lock = self.lock()?;
         self.all(Litter::Goes)
+    }
+
+    /// The same, and what killed supervisors left stays to be told.
+    pub(super) fn look(&self) -> Result<Vec<Record>, StateError> {
+        let _lock = self.lock()?;
+        self.all(Litter::Stays)
     }
 
     fn lock(&self) -> Result<Lock, StateError> {
@@ -266,15 +335,8 @@ impl Registry {
             .read_to_end(&mut bytes)
             .map_err(|error| system("read", &self.directory.path_of(&name.record()), error))?;
         // One that was killed while it wrote left half of it.
-        let mut record = serde_json::from_slice(&bytes).unwrap_or_else(|_| Record {
-            version: 1,
-            name: name.clone(),
-            run: String::new(),
-            since: String::new(),
-            state: State::Starting,
-            workspace: String::new(),
-            wall: String::new(),
-        });
+        let mut record: Record =
+            serde_json::from_slice(&bytes).unwrap_or_else(|_| Record::new(name.clone()));
         record.name = name;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
@@ -313,11 +375,18 @@ pub struct Reserved {
     registry: Registry,
     file: File,
     record: Record,
+    /// Given up after the name.
+    membership: Option<Membership>,
 }
 
 impl Reserved {
     pub fn name(&self) -> &Name {
         &self.record.name
+    }
+
+    /// Whether it is for one command, of whoever takes it from its pool.
+    pub(super) fn is_of_pool(&self) -> bool {
+        self.membership.is_some()
     }
 
     /// Notes which run it is.
@@ -327,23 +396,32 @@ impl Reserved {
         self.record.wall = plan.wall.word().to_owned();
     }
 
-    /// Says in which state it is.
+    /// Says in which state it is. One whose pool was ended does not get ready.
     pub(super) fn publish(&mut self, state: State) -> Result<(), RegistryError> {
-        self.record.state = state;
         let _lock = self.registry.lock()?;
+        if let Some(membership) = &self.membership
+            && state == State::Ready
+        {
+            membership.check(&self.registry)?;
+        }
+        self.record.state = state;
         self.write()
     }
 
-    /// The caller holds the registry's lock. Not by renaming: the lock is on
-    /// this file.
+    /// Says that somebody has taken it from its pool. Returned is what keeps the
+    /// pool in being for whoever makes the next one; `None` when the pool was
+    /// ended.
+    pub(super) fn publish_taken(&mut self) -> Result<Option<File>, RegistryError> {
+        let _lock = self.registry.lock()?;
+        self.record.state = State::Running;
+        self.write()?;
+        let membership = self.membership.as_ref();
+        Ok(membership.and_then(|membership| membership.share().ok()))
+    }
+
+    /// The caller holds the registry's lock.
     fn write(&mut self) -> Result<(), RegistryError> {
-        let written = serde_json::to_vec(&self.record)
-            .map_err(io::Error::from)
-            .and_then(|bytes| {
-                self.file.set_len(0)?;
-                self.file.rewind()?;
-                self.file.write_all(&bytes)
-            });
+        let written = write(&mut self.file, &self.record);
         written.map_err(|error| self.failed("record", error))
     }
 
@@ -378,6 +456,14 @@ impl Reserved {
     }
 }
 
+/// Not by renaming: the lock is on this file.
+fn write(file: &mut File, record: &Record) -> io::Result<()> {
+    let bytes = serde_json::to_vec(record)?;
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(&bytes)
+}
+
 impl Drop for Reserved {
     fn drop(&mut self) {
         self.registry.remove(&self.record.name);
@@ -389,7 +475,7 @@ mod tests {
     use super::*;
     use stockade_policy::path::AbsolutePath;
 
-    fn registry() -> (tempfile::TempDir, StateDirectory, Registry) {
+    pub(super) fn registry() -> (tempfile::TempDir, StateDirectory, Registry) {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().canonicalize().unwrap().join("state");
         let state =

@@ -1,7 +1,8 @@
 //! What callers and a supervisor say to each other, in frames of the agent's
 //! protocol over a unix socket of the registry.
 //!
-//! One connection is one command, one question or one order. A command's
+//! One connection is one command, one question or one order; a sandbox of a pool
+//! is taken first. A command's
 //! messages are those of the agent, with numbers and credit of the supervisor's
 //! own behind them: callers are the same user, but one that is wrong must not
 //! take the sandbox down.
@@ -21,6 +22,8 @@ pub(super) enum FromCaller<'a> {
     Status,
     /// End the sandbox.
     Stop,
+    /// Take it from its pool, for the command that follows.
+    Take,
     /// Of the one command of this connection.
     Task(#[serde(borrow)] Request<'a>),
 }
@@ -33,6 +36,16 @@ pub(super) enum ToCaller<'a> {
         stopping: bool,
     },
     Stopping,
+    /// It is the caller's.
+    Taken {
+        /// Id of its run.
+        #[serde(borrow)]
+        run: &'a str,
+        /// What is written in it waits for review.
+        waits: bool,
+    },
+    /// Somebody else was first, or it is about to end.
+    NotReady,
     /// Nothing was started.
     Refused {
         reason: &'a str,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use stockade_engine::outcome::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use stockade_engine::sandboxes::Name;
-use stockade_engine::sandboxes::exec::{Command, Done, exec, input_is_terminal};
+use stockade_engine::sandboxes::exec::{Command, Done, OfPool, exec, input_is_terminal};
 use stockade_engine::sandboxes::registry::Registry;
 use stockade_engine::state::{Places, StateDirectory};
 use stockade_policy::path::printable;
@@ -23,7 +23,10 @@ use crate::show;
         The command is started inside, and is confined as everything there is. Standard input, \
         output and error, and signals, are passed on; what it leaves in the background goes on \
         until the sandbox ends. When this process is killed, the command is hung up, and killed \
-        if it goes on. 64 commands can run at one time.",
+        if it goes on. 64 commands can run at one time.\n\n\
+        With the name of a pool (`stockade start --pool`) the command gets a sandbox of its own, \
+        which nobody used before and of which nothing is left when it ends; another one takes its \
+        place in the pool.",
     after_long_help = "Examples:\n  \
         stockade exec web -- npm test\n  \
         stockade exec -t web -- bash                  on a terminal of its own\n  \
@@ -46,7 +49,7 @@ pub struct Args {
     /// Run in DIR, a path inside; else where the sandbox was started
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// Name of the sandbox
+    /// Name of the sandbox, or of a pool
     #[arg(value_parser = parse_name)]
     name: Name,
     /// The command and its arguments
@@ -78,7 +81,7 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         variable.push(kind);
         command.variables.insert(0, variable);
     }
-    let done = exec(&registry, &arguments.name, &command)?;
+    let (done, of_pool) = exec(&registry, &arguments.name, &command)?;
     let number = done.exit_code();
     match &done {
         Done::Ended(_) => {}
@@ -90,6 +93,11 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
             arguments.name,
             printable(reason.as_bytes())
         )),
+    }
+    if let Some(OfPool { run, waits: true }) = of_pool {
+        show::line(&format!(
+            "stockade: what it changed in the workspace, if anything, waits: `stockade diff {run}`"
+        ));
     }
     Ok(code(number))
 }

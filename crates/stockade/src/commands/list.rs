@@ -13,7 +13,8 @@ use crate::exit::ExitCode;
 /// Show the sandboxes that stay
 #[derive(Debug, clap::Args)]
 #[command(long_about = "Show the sandboxes that `stockade start` made.\n\n\
-        A sandbox whose supervisor was killed is shown once as gone: everything in it ended with \
+        Of a pool it shows how many of its sandboxes are ready, and these as well. A sandbox \
+        whose supervisor was killed is shown once as gone: everything in it ended with \
         the supervisor.")]
 pub struct Args {
     /// Print JSON
@@ -43,13 +44,12 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         writeln!(output, "{}", row(head))?;
         for listed in &sandboxes {
             let record = &listed.record;
-            let commands = listed.commands.map(|number| number.to_string());
             let cells = [
                 record.name.as_str(),
                 &record.run,
                 &record.since,
                 record.state.name(),
-                commands.as_deref().unwrap_or("-"),
+                &work(listed),
                 &record.wall,
                 &record.workspace,
             ];
@@ -57,6 +57,15 @@ pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How many commands run in it, or how many sandboxes of a pool are ready.
+fn work(listed: &Listed) -> String {
+    match (listed.ready, &listed.record.keeps, listed.commands) {
+        (Some(ready), Some(keeps), _) => format!("{ready} of {}", keeps.size),
+        (.., Some(commands)) => commands.to_string(),
+        _ => "-".to_owned(),
+    }
 }
 
 fn value(listed: &Listed) -> serde_json::Value {
@@ -69,6 +78,9 @@ fn value(listed: &Listed) -> serde_json::Value {
         "workspace": record.workspace,
         "wall": record.wall,
         "commands": listed.commands,
+        "pool": record.pool,
+        "ready": listed.ready,
+        "size": record.keeps.as_ref().map(|keeps| keeps.size),
     })
 }
 

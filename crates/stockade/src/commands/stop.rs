@@ -3,7 +3,7 @@
 use serde_json::json;
 use stockade_engine::sandboxes::Name;
 use stockade_engine::sandboxes::call::{CallError, Stopped, list, stop};
-use stockade_engine::sandboxes::registry::{Registry, State};
+use stockade_engine::sandboxes::registry::{Record, Registry, State};
 use stockade_engine::state::{Places, StateDirectory};
 
 use super::start::parse_name;
@@ -15,6 +15,7 @@ use crate::show;
 #[command(
     long_about = "End sandboxes that `stockade start` made, and wait until nothing is left of them.\n\n\
         Commands that run in them get SIGTERM and five seconds, then everything inside is killed. \
+        Of a pool those end that wait for a command; one that was taken ends with its command.\n\n\
         In review mode what was written waits as after `stockade run`: `stockade diff`.",
     after_long_help = "Examples:\n  \
         stockade stop web api\n  \
@@ -22,10 +23,10 @@ use crate::show;
         Exit code: 0, or 1 when one of them could not be ended."
 )]
 pub struct Args {
-    /// Names of the sandboxes
+    /// Names of the sandboxes or pools
     #[arg(value_parser = parse_name, required_unless_present = "all", conflicts_with = "all")]
     names: Vec<Name>,
-    /// Every sandbox of yours
+    /// Every sandbox and pool of yours
     #[arg(long)]
     all: bool,
     /// Print JSON
@@ -33,15 +34,19 @@ pub struct Args {
     json: bool,
 }
 
+/// The names of all there is, pools first: none makes another sandbox then.
+fn everything(registry: &Registry) -> anyhow::Result<Vec<Name>> {
+    let listed = list(registry)?.into_iter().map(|listed| listed.record);
+    let mut records: Vec<Record> = listed.filter(|one| one.state != State::Gone).collect();
+    records.sort_by_key(|one| one.state != State::Pool);
+    Ok(records.into_iter().map(|one| one.name).collect())
+}
+
 pub fn run(arguments: &Args) -> anyhow::Result<ExitCode> {
     let state = StateDirectory::open(&Places::of_caller()?)?;
     let registry = Registry::open(&state)?;
     let names = match arguments.all {
-        true => list(&registry)?
-            .into_iter()
-            .filter(|listed| listed.record.state != State::Gone)
-            .map(|listed| listed.record.name)
-            .collect(),
+        true => everything(&registry)?,
         false => arguments.names.clone(),
     };
     let mut outcomes = Vec::new();

@@ -306,7 +306,10 @@ impl Relay {
                     });
                 }
                 ToCaller::Task(_) => {}
-                ToCaller::Status { .. } | ToCaller::Stopping => {
+                ToCaller::Status { .. }
+                | ToCaller::Stopping
+                | ToCaller::Taken { .. }
+                | ToCaller::NotReady => {
                     return Err(self.silent("it is of another version"));
                 }
             }

@@ -45,6 +45,7 @@ impl Host {
         if let Callers::Anybody {
             reserved,
             announcement: None,
+            ..
         } = &self.callers
         {
             events.push(Event::SandboxEnded {

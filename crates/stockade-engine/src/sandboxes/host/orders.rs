@@ -18,6 +18,8 @@ use super::{CLIENTS_MAX, Callers, GRACE, Host, Running, What};
 use crate::control::is_own;
 use crate::events::Event;
 
+/// More than the id of a run takes.
+const RUN_ID_BYTES: usize = 64;
 /// Highest number of a signal (signal(7)).
 const SIGNAL_MAX: i32 = 64;
 
@@ -123,6 +125,16 @@ impl Host {
         message: &FromCaller<'_>,
     ) -> bool {
         let answer = match (&mut *stage, message) {
+            (Stage::New(spec), FromCaller::Take) if spec.is_empty() => {
+                let Some(answer) = self.take(id) else {
+                    return false;
+                };
+                // Its command follows.
+                if answer == ToCaller::NotReady {
+                    *stage = Stage::Closing;
+                }
+                return outbox.push(0, &answer, RUN_ID_BYTES).is_ok();
+            }
             (Stage::New(_), FromCaller::Status) => ToCaller::Status {
                 commands: self.commands() as u32,
                 stopping: self.is_stopping(),
@@ -160,6 +172,7 @@ impl Host {
         if self.is_stopping() {
             return Err("the sandbox is being stopped".to_owned());
         }
+        self.may_execute(id)?;
         let spec = decode::<ExecSpec<'_>>(bytes).ok();
         let spec = spec.filter(|spec| spec.is_sound() && spec.user.is_none());
         let spec = spec.ok_or("the command or its variables are malformed")?;
@@ -191,6 +204,7 @@ impl Host {
             kill_at: None,
         };
         self.running.insert(task, running);
+        self.note_use(id);
         self.link
             .execute(task, complete.as_deref().unwrap_or(bytes));
         let telling = Telling::new(has_error);
@@ -203,6 +217,7 @@ impl Host {
         if self.is_stopping() {
             return Err("the sandbox is being stopped".to_owned());
         }
+        self.may_touch_files()?;
         if !request.is_sound() {
             return Err("the path is malformed".to_owned());
         }

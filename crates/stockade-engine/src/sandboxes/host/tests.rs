@@ -37,13 +37,14 @@ impl Stage {
         let path = AbsolutePath::parse(path.to_str().unwrap()).unwrap();
         let state = StateDirectory::open_at(&path).unwrap();
         let registry = Registry::open(&state).unwrap();
-        let reserved = registry.reserve(Name::parse(NAME)).unwrap();
+        let reserved = Box::new(registry.reserve(Name::parse(NAME)).unwrap());
         let (answer, announced) = UnixStream::pair().unwrap();
         let (agent, channel) = UnixStream::pair().unwrap();
         agent.set_nonblocking(true).unwrap();
         let hosting = Hosting::Stay {
             reserved,
             announcement: Announcement::of(announced.into()),
+            successor: None,
         };
         let (run, log) = (RunId::from_random(1), Log::at(&state));
         let host = Host::new(hosting, channel.into(), run, log).unwrap();
